@@ -1,7 +1,8 @@
 """``python -m benchmarks``: measure, print, and end with status 1 if a bar is not met.
 
 Those named ``peer_…`` install other job queues, those named ``hostile_…`` make the machine busy and the network slow,
-and those named ``price_…`` hold nothing to a bar: they run only if asked for, such as with ``--only peer``.
+those named ``large_…`` have a million rows, and those named ``price_…`` hold nothing to a bar: they run only if asked
+for, such as with ``--only peer``.
 
 Each benchmark prints a line for people, then ``BAR name measured need ok|short`` if it has a bar to meet, and
 ``REPORT name value`` for numbers that have none; ``SKIP peer reason`` stands for a peer that cannot be measured, whose
@@ -36,10 +37,12 @@ from benchmarks import (
     queries,
     rules,
     scheduling,
+    searches,
     sockets,
     tasks,
     tokens,
     web,
+    workflows,
 )
 from benchmarks.databases import Databases
 from benchmarks.harness import QUICK, Bar, Bench, Benchmark, CannotMeasureError, Sizes, machine_facts
@@ -56,6 +59,7 @@ BENCHMARKS = (
     *prices.BENCHMARKS,
     *changes.BENCHMARKS,
     *tasks.BENCHMARKS,
+    *workflows.BENCHMARKS,
     *live.BENCHMARKS,
     *mutationtasks.BENCHMARKS,
     *outbox.BENCHMARKS,
@@ -66,10 +70,11 @@ BENCHMARKS = (
     *dashboard.BENCHMARKS,
     *tokens.BENCHMARKS,
     *check.BENCHMARKS,
+    *searches.BENCHMARKS,
     *bars.BENCHMARKS,
     *hostile.BENCHMARKS,
 )
-_ON_DEMAND = ("peer_", "hostile_", "price_")
+_ON_DEMAND = ("peer_", "hostile_", "price_", "large_")
 _WHOLE = Bar(at_most=480)  # seconds of all that are not on demand
 
 

@@ -41,6 +41,11 @@ class Sizes:
         actions: Jobs without effect that a worker drains; actions.
         mutations: The same; mutations.
         drains: How often it does so.
+        flows: Runs of a workflow that a worker drains.
+        sleepers: Runs of a workflow that sleep.
+        due: Runs that are due within a second.
+        steps: Steps of a run that is replayed.
+        parts: Parts that a run waits for.
         turns: Turns of each program, where programs are measured beside each other.
         hot: Seconds of one turn of the callers of one row, who begin by conflicting.
         singles: Jobs stored one by one.
@@ -51,6 +56,7 @@ class Sizes:
         sockets: Clients of live queries.
         socket_writes: Writes that they are told of.
         tokens: Tokens that are verified.
+        searched: Rows of the table that is searched.
     """
 
     pairs: int = 9
@@ -61,6 +67,11 @@ class Sizes:
     claims: int = 60
     actions: int = 10_000
     mutations: int = 3_000
+    flows: int = 1000
+    sleepers: int = 100_000
+    due: int = 10_000
+    steps: int = 1000
+    parts: int = 1000
     drains: int = 3
     turns: int = 5
     hot: float = 1.0
@@ -72,6 +83,7 @@ class Sizes:
     sockets: int = 1_000
     socket_writes: int = 40
     tokens: int = 20_000
+    searched: int = 1_000_000
 
 
 QUICK = Sizes(
@@ -83,6 +95,11 @@ QUICK = Sizes(
     claims=5,
     actions=200,
     mutations=50,
+    flows=20,
+    sleepers=1000,
+    due=100,
+    steps=50,
+    parts=20,
     drains=1,
     turns=1,
     hot=0.1,
@@ -94,6 +111,7 @@ QUICK = Sizes(
     sockets=20,
     socket_writes=4,
     tokens=200,
+    searched=2_000,
 )
 
 

@@ -57,11 +57,12 @@ async def work(bench: Bench, ours: Side, measure: str, others: dict[Side, float]
     if measure == "transactions":
         count = max(COUNTERS, bench.sizes.mutations // COUNTERS * COUNTERS)
     elif measure in {"flows", "action_flows"}:
-        count = COUNTERS
+        count = bench.sizes.flows
     turns = await take_turns(bench, most, [ours, *others], measure, count)
     turns.report("run_per_second", _per_second(count), "/s")
     turns.report("settled_per_second", _settled_per_second(count), "/s")
-    turns.report("worker_cpu_us", lambda outcome: float(outcome["cpu_seconds"]) / count * 1e6, " us")
+    for whose in ("cpu", "server_cpu"):
+        turns.report(f"{whose}_us", _each_us(f"{whose}_seconds", count), " us")
     for other, least in others.items():
         turns.hold_ratio(ours, other, _settled_per_second(count), Bar(at_least=least))
 
@@ -114,6 +115,10 @@ async def latency_sqlite(bench: Bench) -> None:
 
 def _per_second(count: int) -> Callable[[Outcome], float]:
     return lambda outcome: count / float(outcome["seconds"])
+
+
+def _each_us(what: str, count: int) -> Callable[[Outcome], float]:
+    return lambda outcome: float(outcome[what]) / count * 1e6
 
 
 def _settled_per_second(count: int) -> Callable[[Outcome], float]:

@@ -22,14 +22,17 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import random
 import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
+from urllib.parse import parse_qsl, urlsplit
 
 Outcome = dict[str, Any]
 Work = Literal["drain", "batches", "transactions", "flows", "action_flows"]
@@ -42,7 +45,7 @@ STEPS = 3  # of a workflow
 POLL = 0.05
 """Seconds between two looks of those peers that look for work because nobody tells them of it."""
 _LOOK_EVERY = 0.01
-_LONGEST = 120.0
+_LONGEST = 240.0
 _IDLE_AFTER = 1.0
 
 
@@ -152,11 +155,11 @@ async def _stored(peer: Peer, begun: float) -> Outcome:
 async def _drain(peer: Peer, count: int) -> Outcome:
     """``seconds`` count from the first job to the end of the last one, ``settled_seconds`` until none is left.
 
-    ``cpu_seconds`` are those of the worker's process meanwhile.
+    ``cpu_seconds`` are those of the worker's process meanwhile, ``server_cpu_seconds`` those of PostgreSQL.
     """
     ran = Ran()
     await peer.enqueue_many(count)
-    worked = time.process_time()
+    worked, served = time.process_time(), server_cpu(peer.url)
     async with peer.worker(ran):
         await _until_all_ran(ran, count)
         longest = time.monotonic() + _LONGEST
@@ -164,9 +167,30 @@ async def _drain(peer: Peer, count: int) -> Outcome:
             if time.monotonic() > longest:
                 raise TimeoutError("All jobs have run, but the queue does not settle them.")
             await asyncio.sleep(_LOOK_EVERY)
-        settled, worked = time.monotonic(), time.process_time() - worked
+        settled, worked, served = time.monotonic(), time.process_time() - worked, server_cpu(peer.url) - served
     seconds = {"seconds": ran.times[-1] - ran.times[0], "settled_seconds": settled - ran.times[0]}
-    return {**_counts(ran), **seconds, "cpu_seconds": worked}
+    return {**_counts(ran), **seconds, "cpu_seconds": worked, "server_cpu_seconds": served}
+
+
+def _processes() -> Iterator[list[str]]:
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            yield file.read_text("utf-8").rpartition(")")[2].split()
+
+
+def server_cpu(url: str) -> float:
+    """Processor seconds of a PostgreSQL server of this run, with all its processes; 0 if it is elsewhere."""
+    folder = dict(parse_qsl(urlsplit(url).query)).get("host", "")
+    try:
+        postmaster = int((Path(folder) / "postmaster.pid").read_text("utf-8").split()[0])
+        processes = list(_processes())
+        itself = Path(f"/proc/{postmaster}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return 0.0
+    ticks = sum(map(int, itself[11:15])) + sum(
+        sum(map(int, one[11:13])) for one in processes if one[1] == str(postmaster)
+    )
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def _start(peer: Peer, count: int) -> Outcome:

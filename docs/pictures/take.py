@@ -42,7 +42,7 @@ from stage.sockets import listening  # noqa: E402 - lies on the path since the l
 
 WIDTHS = {"phone": (390, 844), "tablet": (768, 800), "desk": (1280, 560)}
 LARGEST = 120_000  # bytes
-SERVICES: Sequence[ServiceName] = ("worker", "planner", "relay", "scheduler", "pruner")
+SERVICES: Sequence[ServiceName] = ("worker", "planner", "relay", "scheduler", "indexer", "pruner")
 NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Tony", "Frances", "Alan")
 
 app = App()

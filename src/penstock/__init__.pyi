@@ -26,6 +26,7 @@ from penstock.calls.run.context import ActionCtx as ActionCtx
 from penstock.calls.run.context import MutationCtx as MutationCtx
 from penstock.calls.run.context import QueryCtx as QueryCtx
 from penstock.calls.run.ratelimits import RateStatus as RateStatus
+from penstock.calls.run.storage import OpenFile as OpenFile
 from penstock.calls.run.work import ActionWork as ActionWork
 from penstock.calls.workflows.context import WorkflowCtx as WorkflowCtx
 from penstock.calls.workflows.events import Event as Event
@@ -97,6 +98,7 @@ from penstock.errors import ValueInvalid as ValueInvalid
 from penstock.errors import WorkerLost as WorkerLost
 from penstock.errors import WorkflowError as WorkflowError
 from penstock.fernet import FernetCodec as FernetCodec
+from penstock.files.file import File as File
 from penstock.functions.access import Access as Access
 from penstock.functions.access import owner_of as owner_of
 from penstock.functions.access import public as public

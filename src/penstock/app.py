@@ -35,6 +35,7 @@ from penstock.codec import CODEC_FIX, Codec
 from penstock.config import Config, Password, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
+from penstock.files.file import FILE_FIELD, file_fields
 from penstock.functions.function import QueryFunction
 from penstock.functions.programs import Declaration, check_name, clashes, refuse_clashes
 from penstock.functions.registry import AroundJobs, distinct, tables_of
@@ -269,6 +270,7 @@ class App(Declaring):
             *(("function", name, kind) for name, kind in self.registry.kinds().items()),
             *(("live", *identity_of(live_interest(one))) for one in self.definitions() if one.live),
             *(("search", one.name, one.digest) for one in searches_of(self.definitions())),
+            *((FILE_FIELD, one.name, one.form) for one in file_fields(self.definitions())),
         ]
         return [Declaration(*one, self.name) for one in found]
 

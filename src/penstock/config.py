@@ -65,6 +65,12 @@ class Config:
         processes: Processes for actions with runtime="process".
         worker_jobs: Jobs that one worker runs at the same time.
         lease: Other workers take over a crashed worker's jobs within this time.
+        files: Folder or bucket with the bytes of files: a path, ``s3://bucket/folder``, ``gs://…``, ``az://…``, or
+            ``memory://`` for tests. The keys of a bucket are in the environment, under the names of its vendor.
+        max_file_bytes: Bytes of one file.
+        unclaimed_files_ttl: How long an uploaded file is kept that no field ``Id[File]`` refers to.
+        public_url: URL of this program as browsers reach it, such as ``https://api.example.com``, which the URLs of
+            files begin with; by default they are paths.
         grace: How long a stopping process may take, mostly for running calls and jobs to end.
         poll: How often an idle worker looks for jobs that nobody announced.
         job_status_ttl: How long the status of a finished job is kept.
@@ -110,6 +116,10 @@ class Config:
     processes: int = 2
     worker_jobs: int = 100
     lease: float = 30.0
+    files: str = "penstock-files"
+    max_file_bytes: int = 5 * 1024 * _MIB
+    unclaimed_files_ttl: float = 86400.0
+    public_url: str = ""
     grace: float = 10.0
     poll: float = 1.0
     job_status_ttl: float = 7 * 86400.0
@@ -143,6 +153,7 @@ _WORDS_OF = {
     "practices": "off, log or error, and other words for single rules, as in log, PEN006=off",
     "http_port": "a port from 1 to 65535, or 0 for none",
     "metrics_port": "a port from 1 to 65535, or 0 for none",
+    "public_url": "a URL that begins with http:// or https:// and has no / at its end",
     "schema": "1 to 30 letters from a to z, digits and _, a letter first; not public, pg_… or …_running",
     "statement_timeout": "between 0.001 and 2,147,483 seconds, which PostgreSQL can count in milliseconds",
     "synchronous": "full or normal",
@@ -158,6 +169,7 @@ _RANGES_OF = {
 _PATTERNS = {
     "admin_token": r"|\s*\S.{10,}\S\s*",
     "practices": r"((PEN\d{3}=)?(off|log|error)(, *|$))*",
+    "public_url": r"|https?://[^\s?#]*[^\s?#/]",
     # Together with the rest of the longest name, that of a trigger, it has at most 63 bytes.
     "schema": r"(?!(pg_.*|sqlite.*|public|information_schema|.*_(running|scheduled_job))$)[a-z][a-z0-9_]{0,29}",
     "synchronous": "full|normal",

@@ -10,11 +10,12 @@ from penstock.api.syncwords import SyncCallerBackend as CallerBackend
 from penstock.calls.run.syncctx import SyncActionCtx as ActionCtx
 from penstock.calls.run.syncctx import SyncMutationCtx as MutationCtx
 from penstock.calls.run.syncctx import SyncQueryCtx as QueryCtx
+from penstock.calls.run.syncctx import SyncWorkflowCtx as WorkflowCtx
 
 if TYPE_CHECKING:
     from penstock.calls.run.syncrequest import SyncRequest as Request
 
-__all__ = ["ActionCtx", "Backend", "CallerBackend", "MutationCtx", "QueryCtx", "Request"]
+__all__ = ["ActionCtx", "Backend", "CallerBackend", "MutationCtx", "QueryCtx", "Request", "WorkflowCtx"]
 
 
 def __getattr__(name: str) -> Any:

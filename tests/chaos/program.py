@@ -35,7 +35,7 @@ from penstock.sync import ActionCtx as SyncActionCtx
 
 LIMIT, KEYS, WRITERS = 6, 8, 24
 SHORTLY = 0.01  # seconds that an action takes which holds a slot
-SERVICES: tuple[ServiceName, ...] = ("worker", "planner", "relay", "scheduler", "pruner")
+SERVICES: tuple[ServiceName, ...] = ("worker", "planner", "relay", "scheduler", "indexer", "pruner")
 JUMP = timedelta(minutes=10)  # of a clock, once
 JUMP_OF_ALL = timedelta(seconds=20)  # of the clock that all processes on one file share: work waits for it
 

@@ -166,11 +166,12 @@ async def test_an_administrator_sees_errors_and_what_calls_log(far_shop: Shop) -
         client.identity += 1
         await client.send(said)
         for watching, is_admin in ((other, False), (client, True)):  # they share the runs of the query
-            await watching.modify([watching.added(0, "fail")])
+            await watching.modify([watching.added(0, "fail"), watching.added(1, "say_in_thread")])
             changed: dict[int, Any] = {}
-            while 0 not in changed:
+            while not changed.keys() >= {0, 1}:
                 changed |= await watching.transition()
             assert (shown in changed[0]["errorMessage"]) is is_admin
+            assert changed[1]["logLines"] == ["[ERROR] and 5%", "[ERROR] %d"] * is_admin
             await watching.call("Action", "say_in_action")
             while (answer := await watching.receive())["type"] != "ActionResponse":
                 pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from stage.waits import until
@@ -51,6 +51,21 @@ async def cancel(ctx: MutationCtx, job: JobId, fails: bool = False) -> None:
     await ctx.scheduler.cancel(job)
     if fails:
         raise ValueError("undone")
+
+
+class Wish(NamedTuple):
+    number: int
+
+
+asked: list[JobId] = []
+
+
+@app.internal_mutation(batch=10, of=Wish)
+async def wishes(ctx: MutationCtx, each: list[Wish]) -> list[int | Exception]:
+    for job in asked:
+        await ctx.scheduler.cancel(job)
+    await ctx.db.insert_many(Done(number=one.number) for one in each)
+    return [ValueError("below zero") if one.number < 0 else one.number for one in each]
 
 
 @app.internal_mutation
@@ -236,3 +251,16 @@ async def test_a_mutation_that_cancels_its_own_job_ends_canceled(database_url: s
         assert await test.run_query(state_of, kept) == "success", "its cancel was undone"
         assert await test.run_query(done) == [*range(len(jobs) - 1), 10, 20], "what it wrote stays"
         assert told == ["canceled"] * (len(jobs) - 1)
+
+
+async def test_jobs_of_a_batch_mutation_that_cancels_some_of_them_end_canceled(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        told.clear()
+        watched = pool.with_options(on_complete=ended)
+        jobs = [await watched.enqueue(test, wishes, number=number) for number in (1, 2, -3, 4)]
+        asked[:] = jobs[1:3]
+        await test.run_until_idle()
+        states = [await test.run_query(state_of, job) for job in jobs]
+        assert states == ["success", "canceled", "canceled", "success"]
+        assert await test.run_query(done) == [-3, 1, 2, 4], "what it wrote stays"
+        assert sorted(told) == ["canceled", "canceled", "success", "success"]

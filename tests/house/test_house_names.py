@@ -16,17 +16,18 @@ PUBLIC = """
 Access AccessDenied ActionCtx ActionWork App ApplicationError ArgumentsInvalid Attempt Backend BigInt CallTimeout
 CallerBackend Canceled CircuitBreaker Codec Completion Config ConfigError Conflict ConstraintViolation ContextError
 CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy DatabaseFull DatabaseUnavailable
-DeclarationError DuplicateJob Encrypted Event EventTimeout Failed FernetCodec Finished FixedWindow FunctionNotFound Id
-IdInvalid Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobStatus LeaseLost LimitExceeded
-LocalTime Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError NotSignedIn NotUnique OIDC
-OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page PaginationOptions Pending PenstockError
-PracticeBroken Progress ProviderUnavailable QueryCtx Range RateLimited RateLimiter RateStatus RequestInfo ResultInvalid
-Retry RowInvalid RowNotFound Rules Running SchemaMismatch SearchIndex SearchNotReady Snooze StepFailed StepLost Success
-SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx Table TaskBatchCtx TaskBatchRun TaskConditionFailed
-TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid
-TopicNotFound TryAgain Unauthenticated UnawaitedCall Undecryptable UniqueViolation UsageError UserTable ValueInvalid
-Work WorkId WorkResult WorkStatus WorkerLost WorkflowCtx WorkflowError Workpool __version__ asgi_app between contains
-daily gt gte has hourly in_ interval is_none known length lt lte matches monthly owner_of public signed_in weekly
+DeclarationError DuplicateJob Encrypted Event EventTimeout Failed FernetCodec File Finished FixedWindow
+FunctionNotFound Id IdInvalid Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobStatus
+LeaseLost LimitExceeded LocalTime Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError
+NotSignedIn NotUnique OIDC OpenFile OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page
+PaginationOptions Pending PenstockError PracticeBroken Progress ProviderUnavailable QueryCtx Range RateLimited
+RateLimiter RateStatus RequestInfo ResultInvalid Retry RowInvalid RowNotFound Rules Running SchemaMismatch SearchIndex
+SearchNotReady Snooze StepFailed StepLost Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx
+Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage
+TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated UnawaitedCall
+Undecryptable UniqueViolation UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost
+WorkflowCtx WorkflowError Workpool __version__ asgi_app between contains daily gt gte has hourly in_ interval is_none
+known length lt lte matches monthly owner_of public signed_in weekly
 """
 
 PUBLIC_NAMES: list[str] = vars(penstock)["__all__"]

@@ -241,3 +241,46 @@ async def test_a_sender_runs_again_whose_look_for_the_run_lost_the_database(data
             await backend.scheduler.run_after(NOW, tell, job, "again")
             status = await end_of(backend, job)
         assert status.result == ["again"], status
+
+
+# ----- a worker of an older release
+
+
+older = App()
+older.workpool("pool", max_parallelism=2)
+pool = app.workpool("pool", max_parallelism=2)
+
+
+@older.internal_mutation(name=do.name)
+async def do_as_before(ctx: MutationCtx, what: str) -> str:
+    await ctx.db.insert(Effect(what=f"{what}, by the older one"))
+    return what
+
+
+@app.workflow
+async def of_the_new_release(ctx: WorkflowCtx) -> list[str]:
+    found = [await ctx.run_mutation(do, "first")]
+    await ctx.sleep(DAY)
+    found.append(await ctx.with_options(pool=pool).run_mutation(do, "pooled"))
+    await ctx.sleep(DAY)
+    return [*found, await ctx.run_mutation(do, "last")]
+
+
+async def test_a_worker_of_an_older_release_leaves_the_run_alone_and_does_what_it_knows(database_url: str) -> None:
+    """Only the step in a pool is a job of its own (WF10, WF131)."""
+    async with TestApp(app, database_url) as new, TestApp(older, database_url, clock=new.clock) as old:
+        job = await pool.enqueue(new, of_the_new_release)
+        for _ in range(3):
+            await old.run_until_idle(advance=False)
+        assert await new.run_query(effects) == []
+        for _ in range(2):
+            await new.run_until_idle(advance=False)
+            new.clock.advance(DAY + SECOND)
+            await old.run_until_idle(advance=False)  # moves what is due, and wakes runs
+        await new.worker.tick()
+        status = await end_of(new, job)
+        assert status.result == ["first", "pooled", "last"], status
+        found = await new.run_query(effects)
+        assert [one.partition(",")[0] for one in found] == ["first", "pooled", "last"]
+        assert not found[0].endswith("one")
+        assert not found[2].endswith("one")

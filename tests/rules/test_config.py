@@ -130,7 +130,12 @@ def test_a_value_that_cannot_be_is_told_in_words_with_its_place(
 def test_every_setting_can_be_set_in_the_environment(tmp_path: Path) -> None:
     samples = {str: "x", int: "7", float: "7.5", bool: "true"}
     for setting in fields(Config):
-        chosen = {"practices": "log, PEN006=off", "synchronous": "normal", "admin_token": "x" * 12}
+        chosen = {
+            "practices": "log, PEN006=off",
+            "synchronous": "normal",
+            "admin_token": "x" * 12,
+            "public_url": "https://a.example",
+        }
         text = chosen.get(setting.name, samples[type(setting.default)])
         found = getattr(load(tmp_path, {f"PENSTOCK_{setting.name.upper()}": text}), setting.name)
         assert found != setting.default

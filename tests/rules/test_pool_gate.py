@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +27,7 @@ def lines(draw: st.DrawFn) -> tuple[Gate, list[WaitingKey]]:
     gate = Gate(draw(st.none() | st.integers(1, 6)), draw(POLICIES), draw(POLICIES))
     keys = draw(st.lists(st.sampled_from(["", *"abcdefgh"]), unique=True, max_size=6))
     turns = [WaitingKey(key, draw(FEW), draw(FEW), used(gate.key_rate_limit, draw(FEW))) for key in keys]
+    turns = [replace(turn, begun=draw(st.integers(0, turn.waiting)) // draw(st.integers(1, 12))) for turn in turns]
     return replace(gate, rate=used(gate.rate_limit, draw(FEW))), turns
 
 
@@ -38,6 +40,11 @@ def used(policy: RateLimit | None, count: int) -> RateState | None:
     return state
 
 
+def first(turns: list[WaitingKey], counts: Mapping[str, int]) -> int:
+    """How many start for the first time, and so need tokens."""
+    return sum(max(0, counts.get(turn.key, 0) - turn.begun) for turn in turns)
+
+
 @given(lines(), st.integers(0, 20))
 def test_never_more_than_there_is_room_for_nor_than_limits_allow(
     line: tuple[Gate, list[WaitingKey]], room: int
@@ -46,14 +53,14 @@ def test_never_more_than_there_is_room_for_nor_than_limits_allow(
     found = passage(gate, turns, room, NOW)
     assert sum(found.counts.values()) <= room
     if gate.rate_limit is not None:
-        assert sum(found.counts.values()) <= peek(gate.rate_limit, gate.rate, NOW)
+        assert first(turns, found.counts) <= peek(gate.rate_limit, gate.rate, NOW)
     for turn in turns:
         count = found.counts.get(turn.key, 0)
         assert count <= turn.waiting
         if turn.key and count and gate.key_parallelism is not None:
             assert count + turn.running <= gate.key_parallelism
         if turn.key and gate.key_rate_limit is not None:
-            assert count <= peek(gate.key_rate_limit, turn.rate, NOW)
+            assert count - turn.begun <= max(0, peek(gate.key_rate_limit, turn.rate, NOW))
     assert found.last is None or found.last in found.counts
 
 
@@ -62,14 +69,20 @@ def test_nothing_is_held_back_that_may_start(line: tuple[Gate, list[WaitingKey]]
     gate, turns = line
     found = passage(gate, turns, room, NOW)
     left = room - sum(found.counts.values())
+    tokens = left
     if gate.rate_limit is not None:
-        left = min(left, peek(gate.rate_limit, gate.rate, NOW) - sum(found.counts.values()))
+        tokens = peek(gate.rate_limit, gate.rate, NOW) - first(turns, found.counts)
     for turn in turns if left > 0 else ():
         count = found.counts.get(turn.key, 0)
         assert (
             count == turn.waiting
+            or (tokens <= 0 and count >= turn.begun)
             or (turn.key and gate.key_parallelism is not None and turn.running + count >= gate.key_parallelism)
-            or (turn.key and gate.key_rate_limit is not None and peek(gate.key_rate_limit, turn.rate, NOW) <= count)
+            or (
+                turn.key
+                and gate.key_rate_limit is not None
+                and max(0, peek(gate.key_rate_limit, turn.rate, NOW)) <= count - turn.begun
+            )
         )
 
 
@@ -77,18 +90,18 @@ def test_nothing_is_held_back_that_may_start(line: tuple[Gate, list[WaitingKey]]
 def test_what_passes_has_paid(line: tuple[Gate, list[WaitingKey]], room: int) -> None:
     gate, turns = line
     found = passage(gate, turns, room, NOW)
-    total = sum(found.counts.values())
+    total = first(turns, found.counts)
     if gate.rate_limit is not None and total:
         assert peek(gate.rate_limit, found.rates[""], NOW) == peek(gate.rate_limit, gate.rate, NOW) - total
     for turn in turns:
         if turn.key and gate.key_rate_limit is not None and turn.key in found.counts:
-            before = peek(gate.key_rate_limit, turn.rate, NOW)
-            assert peek(gate.key_rate_limit, found.rates[turn.key], NOW) == before - found.counts[turn.key]
+            before, paid = peek(gate.key_rate_limit, turn.rate, NOW), first([turn], found.counts)
+            assert peek(gate.key_rate_limit, found.rates.get(turn.key, turn.rate), NOW) == before - paid
     fewer = {key: count - 1 for key, count in found.counts.items() if count > 1}
     less = recount(gate, turns, found, fewer, NOW)
     assert less.counts == fewer
-    if gate.rate_limit is not None and fewer:
-        left = peek(gate.rate_limit, gate.rate, NOW) - sum(fewer.values())
+    if gate.rate_limit is not None and first(turns, fewer):
+        left = peek(gate.rate_limit, gate.rate, NOW) - first(turns, fewer)
         assert peek(gate.rate_limit, less.rates[""], NOW) == left, "what did not start has not paid"
 
 
@@ -119,12 +132,12 @@ def test_who_waits_for_a_rate_limit_knows_how_long(line: tuple[Gate, list[Waitin
     gate, turns = line
     gate = replace(gate, key_parallelism=None, key_rate_limit=None)
     found = passage(gate, turns, room, NOW)
-    waiting = sum(turn.waiting for turn in turns) - sum(found.counts.values())
+    waiting = sum(turn.waiting - turn.begun for turn in turns) - first(turns, found.counts)
     if gate.rate_limit is None or not waiting:
         assert found.again is None
     elif found.again is not None:
         rate = found.rates.get("", gate.rate)
-        turns = [WaitingKey(turn.key, turn.waiting - found.counts.get(turn.key, 0)) for turn in turns]
+        turns = [WaitingKey(turn.key, turn.waiting - turn.begun - first([turn], found.counts)) for turn in turns]
         later = replace(gate, rate=rate)
         assert passage(later, turns, room, NOW + found.again).counts
         assert not passage(later, turns, room, NOW + found.again - timedelta.resolution).counts

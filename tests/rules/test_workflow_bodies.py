@@ -145,7 +145,7 @@ class World:
             place = body.history.next_place()
             if timer is not None and (timer <= now or not calls):
                 record = Record(-place, RecordKind.TIMER, place, timer)
-            elif chance.random() < 0.03 and not body.history.cancelled:
+            elif chance.random() < 0.03 and body.history.cancel is None:
                 record = Record(-place, RecordKind.CANCEL, place, now)
             elif not calls:
                 raise body.tell_stuck()

@@ -14,6 +14,7 @@ from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.runner import FunctionCalls
+from penstock.calls.run.storage import Storage
 from penstock.functions.function import ActionFunction, FunctionKind, MutationFunction, QueryFunction, expect
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.identity import Identity
@@ -47,6 +48,11 @@ class CallerBackend:
     def scheduler(self) -> Scheduler:
         """Functions to run later, each as a job stored at once."""
         return Scheduler(self.job_calls)
+
+    @property
+    def storage(self) -> Storage:
+        """Stored files; each call is a transaction of its own."""
+        return Storage(self.job_calls, self.caller)
 
     def run_query(
         self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs

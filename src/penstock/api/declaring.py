@@ -11,7 +11,7 @@ from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatch
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.ctxkinds import annotation_of, check_ctx, label, word_of
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx, SyncWorkflowCtx
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.events import Event
 from penstock.errors import DeclarationError
@@ -80,7 +80,7 @@ class Declaring:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.events: dict[str, Event[Any]] = {}
+        self.events: dict[str, Event[Any]] = self.registry.events
         self.requires_access = False  # whether each public function has to say who has access
 
     @property
@@ -142,8 +142,9 @@ class Declaring:
     def workflow(self) -> WorkflowDecorator:
         """Declare a workflow: a function that survives crashes, deploys and long waits; only this program starts it.
 
-        Written with ``async def``. It makes steps and waits by its ctx; each is recorded, and after a crash it runs
-        again from its start with what was recorded. Start it as a job. ``name=``: see `query`.
+        It makes steps and waits by its ctx; each is recorded, and after a crash it runs again from its start with what
+        was recorded. Start it as a job. With ``def`` it takes a `sync.WorkflowCtx`, and makes one call after another.
+        ``name=``: see `query`.
         """
         return cast("WorkflowDecorator", self._declare(WorkflowFunction, "name", public=False, word="workflow"))
 
@@ -366,6 +367,8 @@ class WorkflowDecorator(Protocol):
     def __call__(self, *, name: str) -> WorkflowDecorator: ...
     @overload
     def __call__(self, handler: Awaits[WorkflowCtx, P, R], /) -> WorkflowFunction[WorkflowCtx, P, R, Awaitable[R]]: ...
+    @overload
+    def __call__(self, handler: Returns[SyncWorkflowCtx, P, R], /) -> WorkflowFunction[SyncWorkflowCtx, P, R, R]: ...
 
 
 class HttpDecorator(Protocol):

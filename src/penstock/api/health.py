@@ -13,6 +13,7 @@ from typing import Literal
 
 from penstock.api.outbox.outboxes import Outboxes
 from penstock.api.outbox.views import OutboxStatus, look_at
+from penstock.api.searches import count_unread
 from penstock.calls.run.engine import Engine
 from penstock.changes.lag import FULL, lag_alert
 from penstock.changes.searches import searches_of
@@ -35,6 +36,7 @@ from penstock.store.nouns.records import TaskBacklog
 from penstock.store.nouns.statistics import Statistics
 from penstock.store.push.migrate import Plan, push
 from penstock.store.session import reading
+from penstock.transaction.search import MOST_UNREAD
 
 Severity = Literal["critical", "warning", "notice"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")
@@ -86,6 +88,12 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     "pruner-missing": ("warning", "Start a worker; it runs the pruner.", "penstock worker"),
     "reader-stopped": ("critical", "Start a worker, which reads it. If nobody needs it, drop it.", "penstock changes"),
     "reader-behind": ("warning", "Look at its handler's duration, and at old transactions.", "penstock changes"),
+    "search-filling": (
+        "warning",
+        "Searches in it fail until its rows are indexed. See that a process runs the services.",
+        "penstock migrate",
+    ),
+    "search-behind": ("critical", "Searches in it fail. Start a worker, which runs the indexer.", "penstock worker"),
     "feed-large": ("warning", "Find the reader, keep_for or the transaction that keeps it.", "penstock changes"),
     "transaction-old": (
         "warning",
@@ -151,6 +159,7 @@ class Health:
     interests: Sequence[InterestRow]
     declared: Collection[str]  # the names of this program's interests
     outboxes: Sequence[OutboxStatus]
+    searches: Mapping[str, int | None]  # by search index the number of its unread changes; None while it is filled
     plan: Plan | SchemaMismatch
     statistics: Statistics
     replica: int | Literal["away"] | None  # bytes that it is behind; None without a replica
@@ -192,6 +201,7 @@ async def look(engine: Engine, definitions: Sequence[TableDefinition], work: Wor
         interests=await store.interests.list(),
         declared=declared,
         outboxes=await look_at(store, rows, now, outboxes.find, _MOST) if rows else [],
+        searches={one.name: await count_unread(store, one, _MOST) for one in searches_of(definitions)},
         plan=plan,
         statistics=await store.statistics.look([one.name for one in definitions], now - _PRUNED_WITHIN, _MOST),
         replica="away" if replica is not None and behind is None else behind,
@@ -333,6 +343,15 @@ def _outboxes(seen: Health) -> Iterator[HealthFinding]:
             yield _of("outbox-parked", where, f"Failed messages that are parked: {_most(one.parked)}.", name=one.name)
 
 
+def _searches(seen: Health) -> Iterator[HealthFinding]:
+    for name, unread in seen.searches.items():
+        if unread is None:
+            yield _of("search-filling", f"search index {name}", "It is not filled yet.")
+        elif unread > MOST_UNREAD:
+            what = f"Unread changes: {_most(unread)}. Searches look at {MOST_UNREAD:,} by themselves."
+            yield _of("search-behind", f"search index {name}", what)
+
+
 # ----- tables and the database
 
 
@@ -395,6 +414,6 @@ def _clocks(seen: Health) -> Iterator[HealthFinding]:
 
 
 _RULES = (
-    _leases, _workers, _work, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _schema, _tables,
-    _database, _clocks,
+    _leases, _workers, _work, _failures, _conflicts, _retention, _feed, _interests, _outboxes, _searches, _schema,
+    _tables, _database, _clocks,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from functools import partial
 from penstock.calls.run.engine import Engine
 from penstock.changes.change import LOST, read_values
 from penstock.changes.interest import ROW, Interest
+from penstock.changes.position import Position
 from penstock.changes.searches import TableSearch, reader_name
 from penstock.observe.logs import event as log_event
 from penstock.store.nouns.changes import Batch
@@ -41,10 +42,15 @@ async def declare_searches(engine: Engine, searches: Sequence[TableSearch], now:
     for one, interest in zip(searches, numbers, strict=True):
         state = await store.searches.find(None, one)
         assert state is not None  # noqa: S101 - it was added
-        begins = await store.searches.capture(state.id, interest)
-        if await store.changes.register(reader_name(state.id), now) or begins:
-            await store.searches.restart(state.id)
+        if await store.searches.capture(state.id, interest) or state.position is None:
+            await begin(store, state.id, now)
             await fill(store, one)
+
+
+async def begin(store: Store, number: int, now: datetime) -> None:
+    """Have all rows of an index indexed again, with its reader where the feed ends now unless there is one."""
+    await store.searches.restart(number)  # first, as a reader without that would have missed changes
+    await store.changes.register(reader_name(number), now)
 
 
 async def drop_searches(
@@ -75,9 +81,11 @@ async def fill_searches(store: Store, searches: Sequence[TableSearch]) -> None:
 
 
 async def fill(store: Store, search: TableSearch) -> bool:
-    """Index the next rows of a backfill; False if all rows are indexed, or there is no table."""
+    """Index the next rows of a backfill; False if all rows are indexed, or there is no table or no reader."""
     state = await store.searches.find(None, search)
-    if state is None or state.cursor is None or (source := await _source(store, search, state)) is None:
+    if state is None or state.cursor is None or state.position is None:
+        return False
+    if (source := await _source(store, search, state)) is None:
         return False
     async with reading(store.begin_read) as session:
         if state.cursor:
@@ -94,6 +102,14 @@ async def fill(store: Store, search: TableSearch) -> bool:
     if await store.searches.fill(state.id, state.cursor, after, made) and after is None:
         log_event("search.filled", index=search.name)
     return True
+
+
+async def count_unread(store: Store, search: TableSearch, most: int) -> int | None:
+    """The number of changes that an index has not read, up to `most`; None if it is not filled."""
+    state = await store.searches.find(None, search)
+    if state is None or state.interest is None or state.position is None or state.cursor is not None:
+        return None
+    return (await store.changes.lag(Position.parse(state.position), most, [state.interest])).rows
 
 
 async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batch, lease: int, now: datetime) -> bool:

@@ -6,9 +6,10 @@ subclass. Requests are in `run/dispatch`, jobs in `jobs/job`, messages in `handl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
+from uuid import UUID
 
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
 from penstock.dataclass import dataclass
@@ -23,8 +24,7 @@ Arguments = dict[str, Any]
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
 
 
-# Frozen by habit only, as each job has one: see `jobs.job`.
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of a function, which stays the same when it is tried again.
 
@@ -102,6 +102,11 @@ class Call:
         """The arguments that its access is asked about."""
         return (arguments,)
 
+    def note_cancels(self, asked: Collection[UUID]) -> None:
+        """Note the jobs whose cancels its mutation asks for."""
+        if self.job is not None:
+            self.job.cancels_itself = self.job.job.id in asked
+
     def check_result(self, result: Any) -> Any:
         """Check what the handler returned."""
         return self.function.signature.check_result(result)
@@ -114,7 +119,7 @@ class Call:
         """Write last in the transaction of a mutation."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PythonCall(Call):
     """A call from Python code: `arguments` are those by place, and those by name."""
 

@@ -63,10 +63,18 @@ class ReadSet:
     ranges: list[RangeRead | SearchRead] = field(default_factory=list)  # every range and every search, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
     jobs: frozenset[UUID] = frozenset()  # whose statuses it read
+    files: dict[str, bool] = field(default_factory=dict)  # whether these were there when it looked for them
     untold: bool = False  # whether it read data that is not captured, such as the number of waiting jobs
     identity: bool = False  # whether it read who calls
     request: bool = False  # whether it read the request that the call came with
     until: datetime | None = None  # the end of the time that it read: `ctx.now(every=…)` then gives another one
+
+    def note_file(self, file_id: str, *, exists: bool) -> None:
+        """Note a file that it has looked for; an empty id for one that nobody can look for again."""
+        if file_id:
+            self.files[file_id] = exists
+        else:
+            self.untold = True
 
     def note_jobs(self, jobs: Iterable[UUID] | None) -> None:
         """Note the jobs whose statuses were read; None for other data that is not captured."""

@@ -238,14 +238,6 @@ class WorkflowFunction(Function[C, P, R, X]):
 
     kind = FunctionKind.WORKFLOW
 
-    def __init__(self, handler: Callable[..., X], *, public: bool, name: str | None = None) -> None:
-        super().__init__(handler, public=public, name=name)
-        if not self.is_async:
-            raise DeclarationError(
-                f"{self.name} ({place_of_handler(handler)}) is a workflow written with def.",
-                fix="Write async def: a thread that sleeps for days cannot be let go of.",
-            )
-
 
 AnyFunction = Function[Any, Any, Any, Any]
 DEEPEST = 64

@@ -39,6 +39,7 @@ class Registry:
         self._functions: dict[str, AnyFunction] = {}
         self._http_names: dict[str, AnyFunction] = {}
         self.http = HttpActions()
+        self.events: dict[str, Any] = {}  # the events that runs of workflows wait for
         # for each topic, what gives the signature of the payload that a handler takes
         self.topics: dict[str, list[Callable[[], Signature]]] = {}
 

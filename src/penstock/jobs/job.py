@@ -1,8 +1,5 @@
 """The values of a job: as enqueued, as claimed, the outcome of an attempt, and the settlement to write."""
 
-# Thousands of jobs are claimed and settled in a second, and a frozen dataclass costs seven times as much to make. So
-# the values that each job has are frozen by habit only: nobody changes them.
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -85,6 +82,7 @@ class Options:
     task: int | None = None
     program: str | None = None  # the program that enqueued it, if its app has a name
     run: str | None = None  # the id of the run of a workflow that waits for its end
+    deadline: float | None = None  # for a run of a workflow: seconds after its beginning, waits included
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
@@ -138,7 +136,7 @@ class Attempt:
     failing_since: datetime | None = None
 
 
-@dataclass(slots=True)  # not frozen: see above
+@dataclass(frozen=True, slots=True)
 class NewJob:
     id: UUID
     function: str
@@ -154,7 +152,7 @@ class NewJob:
     concurrency_key: str | None = None
 
 
-@dataclass(slots=True)  # not frozen: see above
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job that a worker holds under its lease."""
 
@@ -192,7 +190,7 @@ class Job:
         return (self.started_at - self.run_at).total_seconds() > most
 
 
-@dataclass(slots=True)  # not frozen: see above
+@dataclass(frozen=True, slots=True)
 class Mark:
     """The row, and the state of the row, that a job of a reactive task handles."""
 
@@ -209,7 +207,7 @@ def mark_of(task: int, args: str, version: int = -1) -> Mark:
     return Mark(task, key, int(args[len(_MARK) : end]), version)
 
 
-@dataclass(slots=True)  # not frozen: see above
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of one attempt."""
 
@@ -225,7 +223,7 @@ class Outcome:
     blocks_key: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
 
 
-@dataclass(slots=True)  # not frozen: see above
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """The settlement of a job whose attempt has ended: the values to write."""
 
@@ -281,6 +279,7 @@ class JobStatus:
         on_complete: Name of the mutation that is run when it has ended.
         progress: Its progress, if it runs and has reported any.
         on_complete_attempts: Calls of its on_complete that raised or were lost, the last ones of many, in order.
+        published: The state that it has published last, if it is a run of a workflow.
     """
 
     id: JobId
@@ -303,6 +302,7 @@ class JobStatus:
     on_complete: str | None = None
     progress: Progress | None = None
     on_complete_attempts: tuple[Attempt, ...] = ()
+    published: Any = None
 
 
 JobStatuses: TypeAlias = list[JobStatus]  # for classes with a method named list

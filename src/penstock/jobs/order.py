@@ -19,3 +19,8 @@ _TICK = timedelta.resolution
 def rank(run_at: datetime, priority: int = 0, ageing: timedelta | None = None) -> int:
     """The place of a job among others: the lowest starts first. After `ageing` a job gains one priority."""
     return (run_at - _EPOCH) // _TICK - priority * ((ageing or NO_AGEING) // _TICK)
+
+
+def rank_of_begun(enqueued_at: datetime) -> int:
+    """The place of a workflow's run that has begun, at the gate of its pool: before all others, the oldest first."""
+    return (enqueued_at - _EPOCH) // _TICK - 9 * 10**18

@@ -108,7 +108,7 @@ def complete(job: Job, ending: Ending, now: datetime, keep: timedelta, error: st
 
 
 def suspend(job: Job, run_at: datetime, now: datetime, reason: str) -> Settlement:
-    """The settlement of a workflow's run that sleeps. That is no attempt, and it keeps its place among jobs."""
+    """The settlement of a workflow's run that sleeps. That is no attempt, and it keeps its place and its key."""
     return Settlement(
         id=job.id,
         state=JobState.PENDING,
@@ -119,6 +119,7 @@ def suspend(job: Job, run_at: datetime, now: datetime, reason: str) -> Settlemen
         expires_at=now,
         error=reason,
         keeps_rank=True,
+        blocks_key=True,
     )
 
 

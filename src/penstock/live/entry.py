@@ -33,7 +33,7 @@ class Answer:
     jobs: Mapping[UUID, JobStatus] | None = None  # the statuses that it read, if any
     given: str | None = None  # the ends of pages that it was given
     journal: str | None = None  # those of the pages that it read, which the next run gets
-    lines: Sequence[str] = ()  # what the run has logged, in development
+    lines: Sequence[str] = ()  # what the run has logged, if somebody may be told
 
 
 class EntryReport(NamedTuple):

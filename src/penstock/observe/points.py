@@ -25,6 +25,8 @@ POINTS = frozenset(
         "workflow.step_ran",  # a query or an action of a run has returned, nothing is recorded
         "workflow.recorded",  # records of a run are stored, its body has not learned of them
         "workflow.sleeps",  # a run is about to let go of its slot
+        "file.stored",  # the bytes of a file are durable, its row is not written
+        "file.deleted",  # bytes are deleted, and still noted as owed
         "lease.renew",  # a process is about to renew its lease
         "lock.renew",  # a holder is about to renew its lock
     }

@@ -113,7 +113,7 @@ def data_of(job: JobStatus) -> dict[str, Any]:
     return {one.name: getattr(job, one.name) for one in fields(job)} | {"options": options_of(job)}
 
 
-def _make_sayable(job: JobStatus) -> dict[str, Any]:
+def sayable(job: JobStatus) -> dict[str, Any]:
     """Make JSON of a job for HTTP; values that cannot be sent, such as integers over 64 bits, are JSON as text."""
     found = data_of(job)
     for name in ("args", "result", "options", "progress"):
@@ -133,7 +133,7 @@ _JOB_UNKNOWN: Refusals = {JobUnknown: Refusal(404, "JobNotFound")}
     *_filter(_STATES),
     _ON_COMPLETE_ERROR,
     _LIMIT,
-    answers=lambda found: {"counts": found[0], "jobs": [_make_sayable(job) for job in found[1]]},
+    answers=lambda found: {"counts": found[0], "jobs": [sayable(job) for job in found[1]]},
     refusals=_POOL_UNKNOWN,
 )
 async def every(backend: Backend, given: Given) -> tuple[Mapping[str, int], list[JobStatus]]:
@@ -142,7 +142,7 @@ async def every(backend: Backend, given: Given) -> tuple[Mapping[str, int], list
     return await backend.job_counts(), await backend.jobs(None, given["limit"], where=where)
 
 
-@noun.shows(Parameter("job", needed=True), answers=_make_sayable, refusals=_JOB_UNKNOWN)
+@noun.shows(Parameter("job", needed=True), answers=sayable, refusals=_JOB_UNKNOWN)
 async def show(backend: Backend, given: Given) -> JobStatus:
     """Show a job: its options, its result, and the traceback of each failed attempt."""
     return await find_job(backend, given["job"])

@@ -32,6 +32,7 @@ class WaitingKey:
     waiting: int  # how many of its jobs wait; counted no further than there is room
     running: int = 0  # how many run
     rate: RateState | None = None  # the token count of its own rate limit
+    begun: int = 0  # how many are runs of workflows that have begun: they come first, and need no token
 
 
 @dataclass(slots=True)
@@ -52,11 +53,16 @@ def passage(gate: Gate, turns: Sequence[WaitingKey], room: int, now: datetime) -
     """
     found = Passage()
     allowed = {turn.key: _allowance(gate, turn, now) for turn in turns}
-    left = min(room, room if gate.rate_limit is None else max(0, peek(gate.rate_limit, gate.rate, now)))
+    begun, left = {turn.key: turn.begun for turn in turns}, room
+    tokens = room if gate.rate_limit is None else max(0, peek(gate.rate_limit, gate.rate, now))
     line = [(turn.running, place, turn.key) for place, turn in enumerate(turns) if allowed[turn.key] > 0]
     heapify(line)
     while left and line:
         running, place, key = heappop(line)
+        if found.counts.get(key, 0) >= begun[key]:
+            if not tokens:
+                continue
+            tokens -= 1
         found.counts[key] = found.counts.get(key, 0) + 1
         found.last = key
         left -= 1
@@ -84,7 +90,7 @@ def _allowance(gate: Gate, turn: WaitingKey, now: datetime) -> int:
     if gate.key_parallelism is not None:
         number = min(number, gate.key_parallelism - turn.running)
     if gate.key_rate_limit is not None:
-        number = min(number, peek(gate.key_rate_limit, turn.rate, now))
+        number = min(number, turn.begun + max(0, peek(gate.key_rate_limit, turn.rate, now)))
     return max(0, number)
 
 
@@ -93,13 +99,18 @@ def _take(gate: Gate, turns: Sequence[WaitingKey], found: Passage, now: datetime
     if gate.opens_at is not None:
         found.again = max(gate.opens_at - now, timedelta(0))
     if gate.rate_limit is not None:
-        waiting = sum(turn.waiting for turn in turns)
-        _take_from(found, gate.rate_limit, "", gate.rate, sum(found.counts.values()), waiting, now)
+        waiting = sum(turn.waiting - turn.begun for turn in turns)
+        _take_from(found, gate.rate_limit, "", gate.rate, sum(_first(found, turn) for turn in turns), waiting, now)
     if gate.key_rate_limit is not None:
         for turn in turns:
             if turn.key:
-                count = found.counts.get(turn.key, 0)
-                _take_from(found, gate.key_rate_limit, turn.key, turn.rate, count, turn.waiting, now)
+                count, waiting = _first(found, turn), turn.waiting - turn.begun
+                _take_from(found, gate.key_rate_limit, turn.key, turn.rate, count, waiting, now)
+
+
+def _first(found: Passage, turn: WaitingKey) -> int:
+    """How many jobs of a key start for the first time."""
+    return max(0, found.counts.get(turn.key, 0) - turn.begun)
 
 
 def _take_from(

@@ -52,6 +52,7 @@ class WorkOptions(TypedDict, total=False):
     priority: int
     timeout: timedelta | None
     start_deadline: timedelta | None
+    deadline: timedelta | None
     concurrency_key: str | None
     key: str | None
     on_duplicate: OnDuplicate
@@ -108,6 +109,7 @@ _WORDS = {
     "priority": f"a whole number from {PRIORITIES[0]:,} to {PRIORITIES[-1]:,}",
     "timeout": "a timedelta greater than 0, and of at most five years",
     "start_deadline": "a timedelta greater than 0, and of at most five years",
+    "deadline": "a timedelta greater than 0, and of at most five years",
     "name": f"a text of 1 to {_LONGEST_NAME} characters",
     "concurrency_key": f"a text of 1 to {_LONGEST_NAME} characters",
     "key": f"a text of 1 to {_LONGEST_NAME} characters",
@@ -124,7 +126,7 @@ def _is_allowed(name: str, value: Any) -> bool:
             return isinstance(value, tuple) and 0 < sum(one in get_args(End) for one in value) == len(value)
         case "priority":
             return type(value) is int and value in PRIORITIES
-        case "timeout" | "start_deadline" | "max_wait":
+        case "timeout" | "start_deadline" | "deadline" | "max_wait":
             return isinstance(value, timedelta) and timedelta(0) < value <= FARTHEST
         case "name" | "concurrency_key" | "key":
             return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and is_storable(value)

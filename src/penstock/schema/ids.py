@@ -22,6 +22,7 @@ _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
 _LENGTH = 26
 JOB_PREFIX = "job"
+FILE_PREFIX = "file"
 ID_OF = "penstock.id_of"  # in the metadata of a schema: the table whose ids it checks
 WRONG_ID: LiteralString = "id_of_another_table"  # pydantic's type of error for a text that is no id of the table
 _SHIFTS = range(120, -1, -10)

@@ -38,7 +38,7 @@ from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, PenstockError, ValueInvalid
 from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
-from penstock.schema.ids import JOB_PREFIX, Id, is_id
+from penstock.schema.ids import FILE_PREFIX, JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key, check_several, encode_one, wrong_id
 from penstock.schema.rules import Rules
@@ -48,7 +48,7 @@ from penstock.search.index import SearchIndex
 
 _MAX_COLUMNS = 1024
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
-_RESERVED_NAMES = {JOB_PREFIX}  # its rows' ids would pass as ids of jobs
+_RESERVED_NAMES = {JOB_PREFIX, FILE_PREFIX}  # its rows' ids would pass as ids of jobs, or of files
 
 _new = object.__new__
 # The slots of a model that its validator fills; `object.__setattr__` would look them up each time.

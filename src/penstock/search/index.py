@@ -20,7 +20,8 @@ class SearchIndex:
 
     Args:
         column: Name of the field whose words are found: a `str`, or a `str | None`.
-        filters: Names of at most 16 other fields. A search may ask for one value of each. None by default.
+        filters: Names of at most 16 other fields. A search may ask for one value of each, and
+            for eight at most. None by default.
 
     Raises:
         DeclarationError: At import, if a field does not exist, is named twice, or cannot be searched or compared; see

@@ -15,11 +15,11 @@ from functools import cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-VERSION = f"1 {unicodedata.unidata_version}"  # of these rules, and of Unicode's data
+VERSION = f"2 {unicodedata.unidata_version}"  # of these rules, of the stored form, and of Unicode's data
 MAX_WORD = 64  # characters; the rest of a longer word is left out, in texts and in queries
 _PIECE = 8192  # characters that are folded at a time
 
-_ASCII_WORD = re.compile(r"[a-z0-9]+")
+_ASCII_WORD = re.compile(rf"([a-z0-9]{{1,{MAX_WORD}}})[a-z0-9]*")
 _BREAKS = " \n\t.,;\u3001\u3002\uff0c\uff01\uff1f"
 
 # Marks that are accents: those of other scripts are part of their letters.
@@ -75,7 +75,7 @@ def tokens(text: str) -> Iterator[str]:
     """Yield the tokens of a text in its order, in linear time and with little memory."""
     for piece in _pieces(text):
         if piece.isascii():
-            yield from (word[:MAX_WORD] for word in _ASCII_WORD.findall(piece.lower()))
+            yield from _ASCII_WORD.findall(piece.lower())
         else:
             for run, unbroken in runs(piece):
                 if unbroken:

@@ -28,7 +28,8 @@ _KEY = "penstock.exchange"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PROBES = ("/healthz", "/readyz", "/metrics")
 _LONGEST_PATH = 200
-_SECRET = re.compile(r"(/work/(?:job_[0-9a-z]+\.[0-9]{1,9})?)[^/]+")  # of a token all but the job and the attempt
+# Of a token all but the job and the attempt, and of the secret URL of a file the beginning.
+_SECRET = re.compile(r"(/(?:work|event)/(?:job_[0-9a-z]+(?:\.[0-9]{1,9})?)?|/storage/(?!upload$)[^/]{0,8})[^/]+")
 
 
 def exchange_of(request: Request, call: Call | None = None) -> Exchange:
@@ -104,7 +105,7 @@ class _Answered:
 def _tell(scope: Scope, exchange: Exchange, status: int, seconds: float) -> None:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     path = raw.decode("latin-1")
-    if "/work/" in path:
+    if "/work/" in path or "/event/" in path or "/storage/" in path:
         path = _SECRET.sub(r"\1…", path)
     path, trace = path[:_LONGEST_PATH], current_trace()
     facts: dict[str, Any] = {"function": exchange.function, "error": exchange.error, "trace": trace and trace_id(trace)}

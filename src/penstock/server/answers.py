@@ -225,7 +225,8 @@ def _fail(error: BaseException, exchange: Exchange) -> str:
 
 
 def _convex_text(error: BaseException) -> str:
-    return f"{_CONVEX_NAMES.get(type(error), type(error).__name__)}: {message_of(error)}"
+    known = error.facts.get("convex") if isinstance(error, errors.PenstockError) else None
+    return f"{known or _CONVEX_NAMES.get(type(error), type(error).__name__)}: {message_of(error)}"
 
 
 def _frames(error: BaseException, exchange: Exchange) -> str:

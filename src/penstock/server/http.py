@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +20,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.app import Backend
+from penstock.calls.workflows.events import Event
+from penstock.calls.workflows.token import read_token, unknown_token
 from penstock.distribution import __version__
 from penstock.errors import (
     InputError,
@@ -28,6 +32,7 @@ from penstock.errors import (
     TokenInvalid,
     TryAgain,
     Unauthenticated,
+    ValueInvalid,
 )
 from penstock.functions.function import FunctionKind
 from penstock.observe.loglines import log_lines
@@ -44,6 +49,7 @@ from penstock.server.answers import (
     with_lines,
 )
 from penstock.server.callers import Credentials, credentials_of
+from penstock.server.files import FileDoor
 from penstock.server.opening import Opening
 from penstock.server.requests import (
     Call,
@@ -51,6 +57,7 @@ from penstock.server.requests import (
     ending_in,
     function_path,
     path_in_url,
+    payload_in,
     queries_in,
     query_at_in,
     read_body,
@@ -75,6 +82,7 @@ class Api:
         self._opening = opening
         self._config = opening.config
         self._written = written
+        self._files = FileDoor()
 
     def routes(self) -> list[Route]:
         return [
@@ -88,6 +96,9 @@ class Api:
             self._route("/subscribe", self._subscribe, "GET"),
             self._route("/run/{function:path}", partial(self._call, None)),
             self._route("/work/{token}", self._end_work),
+            self._route("/event/{token}", self._send_event),
+            self._route("/storage/upload", self._upload),
+            self._route("/storage/{name}", self._download, "GET"),
         ]
 
     def rest_routes(self) -> list[Route]:
@@ -188,6 +199,32 @@ class Api:
         except ResultInvalid as error:
             raise Refused(400, "ResultInvalid", str(error)) from error
         return send_json(to_json({"accepted": told.accepted, "kind": told.kind}))
+
+    async def _send_event(self, request: Request) -> Response:
+        """Send an event to a run of a workflow; the caller has its token."""
+        payload, token = await read_body(request, self._config, payload_in), request.path_params["token"]
+        backend = await open_backend(self._opening)
+        events: Mapping[str, Event[Any]] = backend.engine.registry.events
+        try:
+            known = events.get(read_token(token).event)
+            if known is None:
+                raise unknown_token()
+            accepted = await known.redeem(backend, token, known.decode(to_json(payload).decode()))
+        except TokenInvalid as error:
+            raise Refused(404, "TokenInvalid", "There is no such token.") from error
+        except TokenExpired as error:
+            raise Refused(410, "TokenExpired", str(error)) from error
+        except LimitExceeded as error:
+            raise Refused(413, "EventTooLarge", str(error)) from error
+        except (ValidationError, ValueInvalid) as error:
+            raise Refused(400, "EventInvalid", str(error)) from error
+        return send_json(to_json({"accepted": accepted}))
+
+    async def _upload(self, request: Request) -> Response:
+        return send_json(await self._files.upload(request, await open_backend(self._opening)))
+
+    async def _download(self, request: Request) -> Response:
+        return await self._files.download(request, await open_backend(self._opening))
 
     # ----- steps
 

@@ -228,6 +228,13 @@ def ending_in(body: Body) -> Ending:
     raise Refused(400, "BadRequest", 'Send {"result": …}, or {"error": "…", "retryable": true or false}.')
 
 
+def payload_in(body: Body) -> Any:
+    """The payload of an event: ``{"payload": …}``."""
+    if body.fields.keys() != {"payload"}:
+        raise Refused(400, "BadRequest", 'Send {"payload": …}.')
+    return body.values()["payload"]
+
+
 def object_in(text: bytes, request: Request) -> Body:
     """The JSON object in a text that a client has sent."""
     body = Body(_parse(text), _client_of(request))

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from penstock.api.searches import AT_ONCE, apply, fill
+from penstock.api.searches import AT_ONCE, apply, begin, fill
 from penstock.calls.lease import LOOK_PART
 from penstock.calls.run.runner import FunctionCalls
 from penstock.changes.position import Position
@@ -87,6 +87,8 @@ class Indexer(LeasedService):
             return _STAND_BY
         at = self._positions.get(search.name)
         if at is None:
+            if state.position is None:  # somebody has dropped its reader
+                await begin(self._store, state.id, self.clock.now())
             at = await self._store.changes.take(reader_name(state.id), lease)
             if at is None:
                 return 0.0 if await self._take_over() else _STAND_BY

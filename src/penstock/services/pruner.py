@@ -5,6 +5,7 @@ Owns the schedule of the parts. A part that fails delays no other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 from penstock.calls.run.runner import FunctionCalls
@@ -12,6 +13,7 @@ from penstock.changes.rotation import LATEST, pause_after
 from penstock.clock import Clock
 from penstock.observe.logs import event as log_event
 from penstock.services.feed_watch import FeedWatch
+from penstock.services.filesweep import FileSweep
 from penstock.services.service import Service
 from penstock.store.nouns.changes import Changes
 
@@ -34,11 +36,21 @@ class Pruner(Service):
         meters = runner.engine.journal.meters
         if meters is not None:
             meters.gauges["penstock_interests_broken"] = lambda: watch.broken
-        parts = (self._prune, FeedTruncation(self._store.changes, self.clock).look, watch.look)
+        self._files = files = FileSweep(runner)
+        parts = (
+            self._prune,
+            FeedTruncation(self._store.changes, self.clock).look,
+            watch.look,
+            files.delete_owed,
+            files.delete_unclaimed,
+            files.delete_left_over,
+        )
         self._due: dict[Callable[[], Awaitable[float]], float] = dict.fromkeys(parts, self.clock.monotonic())
 
     async def tick(self) -> float:
         failed: Exception | None = None
+        if self._files.is_owed:
+            self._due[self._files.delete_owed] = -math.inf
         for look, due in self._due.items():
             if due <= self.clock.monotonic():
                 self._due[look] = self.clock.monotonic() + _AFTER_FAILURE
@@ -51,8 +63,8 @@ class Pruner(Service):
         return self._pause()
 
     async def _safe_tick(self) -> float:
-        """A tick if a part is due; signals, which come with every job, cause none."""
-        early = self._pause()
+        """A tick if a part is due; signals, which come with every job, cause none without deleted files."""
+        early = 0.0 if self._files.is_owed else self._pause()
         return early if early > 0 else await super()._safe_tick()
 
     def _pause(self) -> float:
@@ -69,7 +81,8 @@ class Pruner(Service):
         sessions = await self._store.dashboard_sessions.prune(now, _AT_ONCE)
         logged = await self._store.logbook.prune(now, _AT_ONCE)
         runs = await self._store.workflows.prune(now, _AT_ONCE)
-        if most := max(jobs, rates, tokens, locks, requests, acts, sessions, logged, runs):
+        uploads = await self._store.files.prune(now, _AT_ONCE)
+        if most := max(jobs, rates, tokens, locks, requests, acts, sessions, logged, runs, uploads):
             log_event(
                 "pruner.pruned", jobs=jobs, rate_limits=rates, tokens=tokens, locks=locks, requests=requests, acts=acts
             )

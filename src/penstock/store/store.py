@@ -23,6 +23,7 @@ from penstock.store.nouns.catalog import Catalog
 from penstock.store.nouns.changes import Changes
 from penstock.store.nouns.crons import Crons
 from penstock.store.nouns.dashboard_sessions import DashboardSessions
+from penstock.store.nouns.files import Files
 from penstock.store.nouns.interests import Interests
 from penstock.store.nouns.jobs import Jobs
 from penstock.store.nouns.keys import Keys
@@ -129,6 +130,7 @@ class Store(ABC):
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
         self.audit = Audit(access)
+        self.files = Files(calls)
         self.dashboard_sessions = DashboardSessions(access)
         self.logbook = StoredLogbook(access)
         self.outboxes = Outboxes(access)

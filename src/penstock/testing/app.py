@@ -125,6 +125,7 @@ class TestApp(Backend):
         if self._folder is not None:
             database = f"sqlite:///{Path(self._folder.name) / 'test.db'}"
             settings = {"synchronous": "normal", "read_url": ""} | settings
+        settings = {"files": "memory://"} | settings
         self._http: AsyncClient | None = None
         self._attempts = 0
         self._seen: list[SeenRun] = []

@@ -64,6 +64,8 @@ async def _commit(session: Session, transactions: Sequence[Transaction]) -> None
         raise
     if points.armed:
         await points.reach("commit.after", transaction=last)
+    if any(one.owes_bytes for one in transactions):
+        last.store.files.owes = True
     if any(one.jobs or one.cancels or one.wakes for one in transactions):
         last.store.signals.notify()
     elif wrote := set[str]().union(*(one.wrote for one in transactions)):

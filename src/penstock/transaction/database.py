@@ -64,7 +64,7 @@ class DatabaseReader(OfCall):
         if known is not _UNKNOWN:
             transaction.assumes |= bool(transaction.writes)
             return cast("Row | None", known)
-        looked_for = tuple(statements.key_args(key))
+        looked_for = tuple(transaction.key_args(statements, key))
         transaction.note_range(RangeRead(definition.name, None, definition.key, looked_for))
         rows = await transaction.fetch_row(statements, key)
         transaction.count_rows(statements, rows)
@@ -146,7 +146,7 @@ class DatabaseWriter(DatabaseReader):
             statements, key, old = await self._existing(table, row_id, read, rule)
             definition = statements.definition
             self._transaction.count_write(definition.name, None)
-            args = statements.key_args(key)
+            args = self._transaction.key_args(statements, key)
             if self._transaction.foresees(definition):
                 await self._transaction.change_row(Change(definition, key, statements.delete(), args, (old,)))
             else:
@@ -255,7 +255,7 @@ class DatabaseWriter(DatabaseReader):
             check_index_keys(statements, new)
             self._transaction.count_write(definition.name, new)
             args = [new[definition.positions[name]] for name in names]
-            args += statements.key_args(key)
+            args += self._transaction.key_args(statements, key)
             change = Change(definition, key, statements.update(names), args, (old, new))
             after = await self._update(statements, names, change, rule)
             self._note(definition, key, after)

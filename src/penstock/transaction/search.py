@@ -44,7 +44,8 @@ T = TypeVar("T", bound=Table)
 Item = TypeVar("Item")
 
 MAX_RESULTS = 1024
-_MOST_UNREAD = 4096  # changed rows that a search reads by itself
+MAX_VALUES = 8  # of filters, in one search
+MOST_UNREAD = 4096  # changed rows that a search reads by itself
 _PIECE = 256
 _PLACE = [
     *(Column(name, Kind.INTEGER, optional=False) for name in ("words", "whole", "hits")),
@@ -222,9 +223,7 @@ class Search(Generic[T]):
             state = await searches.find(transaction, search)
             if state is None or state.interest is None or state.position is None or state.cursor is not None:
                 raise self._not_ready(_not_filled(search))
-            unread = await changes.list_unread(
-                transaction, Position.parse(state.position), state.interest, _MOST_UNREAD
-            )
+            unread = await changes.list_unread(transaction, Position.parse(state.position), state.interest, MOST_UNREAD)
             if unread is None:
                 raise self._not_ready(_behind(search))
             hits = await searches.hits(transaction, state.id, self._query, search.filter_tokens(self._values))
@@ -269,6 +268,7 @@ class Search(Generic[T]):
                 f"Search index {self._search.name} has found more than {MAX_RESULTS} rows, and no more can be read.",
                 fix='Take fewer, or narrow the search by filters or with match="all".',
                 limit=MAX_RESULTS,
+                convex="SearchQueryScannedTooManyDocumentsError",
             )
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Row]:
@@ -277,10 +277,10 @@ class Search(Generic[T]):
         dialect, definition = statements.dialect, statements.definition
         given = {key: decode_key(dialect, definition, key) for key in keys}
         found = dict[str, Row]()
-        if dialect.any_of and len(definition.key) == 1 and len(keys) > 1:
-            rows = await transaction.fetch(*statements.get_many([values[0] for values in given.values()]))
-            by_key = {definition.key_at(row): row for row in rows}
-            found = {key: by_key[values[0]] for key, values in given.items() if values[0] in by_key}
+        if len(keys) > 1:
+            rows = await transaction.fetch(*statements.get_many([*given.values()], encoded=True))
+            by_key = {tuple(definition.key_values(definition.key_at(row))): row for row in rows}
+            found = {key: by_key[tuple(values)] for key, values in given.items() if tuple(values) in by_key}
             if definition.managed:
                 return found
         for key, values in given.items():
@@ -300,9 +300,11 @@ class Search(Generic[T]):
         return self._values_of(row, [name for name, _ in self._values]) == dict(self._values)
 
     def _tie(self, key: str) -> Any:
-        """The value by which rows of one time are ordered."""
+        """The value by which rows of one time are ordered; as SQLite does, if they are of several types."""
         definition = self._statements.definition
-        return key if definition.managed else decode_key(self._statements.dialect, definition, key)
+        if definition.managed:
+            return key
+        return [(_type_order(one), one) for one in decode_key(self._statements.dialect, definition, key)]
 
 
 def make_search(scope: Scope, table: type[T], index: SearchIndex, query: Query, filters: dict[str, Any]) -> Search[T]:
@@ -318,6 +320,13 @@ def make_search(scope: Scope, table: type[T], index: SearchIndex, query: Query, 
         raise ValueInvalid(
             f"Search index {index.name} has no filter {', '.join(sorted(unknown))}.",
             fix=f"Its filters are {', '.join(index.filters) or 'none'}; declare more, or choose with filter().",
+            convex="IncorrectFilterFieldError",
+        )
+    if len(filters) > MAX_VALUES:
+        raise ValueInvalid(
+            f"A search in index {index.name} asks for {len(filters)} values, more than {MAX_VALUES}.",
+            fix="Ask for the ones that leave the fewest rows, and choose among these with filter().",
+            convex="TooManyFilterConditionsInSearchQueryError",
         )
     values = tuple((name, _value(definition, name, filters[name])) for name in index.filters if name in filters)
     return Search(scope, table, TableSearch(definition, index), query, values)
@@ -340,6 +349,13 @@ def _pieces(items: Sequence[Item], size: int = _PIECE) -> Iterator[Sequence[Item
         yield items[begin : begin + size]
 
 
+def _type_order(value: Any) -> int:
+    """The place of a value's type in the order of SQLite: numbers, texts, bytes."""
+    if value is None:
+        raise ValueError("no key has NULL")
+    return 2 if isinstance(value, bytes) else 1 if isinstance(value, str) else 0
+
+
 def _not_filled(search: TableSearch) -> SearchNotReady:
     return SearchNotReady(
         f"Search index {search.name} is not filled yet.",
@@ -349,7 +365,7 @@ def _not_filled(search: TableSearch) -> SearchNotReady:
 
 def _behind(search: TableSearch) -> SearchNotReady:
     return SearchNotReady(
-        f"Search index {search.name} is behind: more than {_MOST_UNREAD} rows have changed since it was written.",
+        f"Search index {search.name} is behind: more than {MOST_UNREAD} rows have changed since it was written.",
         fix="Try again. If this lasts, check that a process runs the services, such as penstock worker. If a mutation "
         "itself has changed so many, search in the next one.",
     )

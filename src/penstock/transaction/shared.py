@@ -174,7 +174,7 @@ class Part:
     def generations(self) -> Mapping[tuple[int, str], int | None]:
         return self._shared.generations
 
-    async def row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
+    async def row(self, statements: TableStatements, key: Any, args: Sequence[Any]) -> Sequence[Row]:
         name = (statements.definition.table, key)
         known = self._shared.rows.get(name, _UNKNOWN)
         if known is not _UNKNOWN:
@@ -182,7 +182,6 @@ class Part:
             return () if known is None else (known,)
         if self._careful or name in self._keys or self._shared.keeps_back(name):
             await self._send(anyway=self._careful)
-        args = statements.key_args(key)
         return await self._read(lambda: self._session.fetch(statements.get(), args))
 
     async def change(self, change: Change) -> None:

@@ -22,6 +22,9 @@ _ROOMS = {
     "Sender": "outbox.",
     "ActionWork": "work.",
     "Auth": "auth.",
+    "StorageReader": "storage.",
+    "StorageWriter": "storage.",
+    "Storage": "storage.",
 }
 
 

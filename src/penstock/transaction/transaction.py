@@ -26,6 +26,7 @@ from penstock.jobs.job import NewJob
 from penstock.observe import practices
 from penstock.observe.timing import current_spent
 from penstock.schema.table import Table, TableDefinition, definition_of
+from penstock.store.nouns.files import FILES, FileRow
 from penstock.store.session import Change, Row, Session, Statement
 from penstock.store.sql.statements import Statements, TableStatements
 from penstock.store.store import Store
@@ -56,8 +57,8 @@ class Transaction:
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
-        "given_ends", "jobs", "now", "page_ends", "read_set", "rows", "rules", "session", "shared", "statements",
-        "store", "wakes", "writes", "wrote",
+        "given_ends", "jobs", "now", "owes_bytes", "page_ends", "read_set", "rows", "rules", "session", "shared",
+        "spelled", "statements", "store", "wakes", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -79,9 +80,12 @@ class Transaction:
         self.cancels: list[UUID] = []
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
+        # keys that their table spells otherwise than penstock does, by table and key, as the driver takes their values
+        self.spelled: dict[tuple[type[Table], Any], list[Any]] = {}
         self.assumes = False  # whether it has told a row as it was before a change of another one, or as it was written
         self.failure: Exception | None = None
         self.again: errors.TryAgain | None = None  # the last error of the database that its function has seen
+        self.owes_bytes = False  # whether bytes of files are to be deleted after the commit
         self.wakes = False  # whether workers are to be woken after the commit
         self.writes = list[tuple[str, Any]]()  # the tables and keys of written rows
         self.wrote = set[str]()  # the tables of written rows
@@ -114,10 +118,15 @@ class Transaction:
     def execute_many(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Coroutine[Any, Any, None]:
         return self.remembering(self.session.execute_many(statement, rows))
 
+    def key_args(self, statements: TableStatements, key: Any) -> list[Any]:
+        """A key as the driver takes its values, spelled as its row is known to spell it."""
+        return self.spelled.get((statements.definition.table, key)) or statements.key_args(key)
+
     async def fetch_row(self, statements: TableStatements, key: Any) -> Sequence[Row]:
+        args = self.key_args(statements, key)
         if self.shared is not None:
-            return await self.remembering(self.shared.row(statements, key))
-        return await self.fetch(statements.get(), statements.key_args(key))
+            return await self.remembering(self.shared.row(statements, key, args))
+        return await self.fetch(statements.get(), args)
 
     def fetch_range(
         self, read: RangeRead, statement: Statement, args: Sequence[Any]
@@ -267,6 +276,21 @@ class Transaction:
         self._count_written(text_bytes(payload))
         self.wakes = True
         return await self.remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
+
+    async def add_file(self, row: FileRow) -> None:
+        """Add a file now. It counts as a written row."""
+        self._note_file()
+        await self.remembering(self.store.files.add(self.session, row))
+
+    async def remove_file(self, file_id: str) -> bool:
+        """Delete a file now, and its bytes after the commit; False if there is none. It counts as a written row."""
+        self._note_file()
+        self.wakes = self.owes_bytes = True
+        return await self.remembering(self.store.files.remove(self.session, file_id))
+
+    def _note_file(self) -> None:
+        self.wrote.add(FILES)
+        self._count_written(0)
 
     def _count_written(self, size: int) -> None:
         self._bytes_written += size

@@ -19,21 +19,19 @@ class History:
     """The records of one run, as they were when it went on, and new ones."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._records = {record.number: record for record in records}
+        self._records = dict[int, Record]()
+        self.cancel: Record | None = None  # that the body was told of
+        for record in records:
+            self.note(record)
         placed = [record for record in self._records.values() if record.place is not None]
         self.deliveries = sorted(placed, key=lambda record: record.place or 0)  # in the order in which they were made
         self._highest = max(self._records, default=BEGINNING)
         self.last_place = self._place = max((record.place or 0 for record in placed), default=-1)
 
     @property
-    def began(self) -> bool:
-        """Whether the run has begun before."""
-        return BEGINNING in self._records
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the body was told of a cancel."""
-        return any(record.kind is RecordKind.CANCEL for record in self._records.values())
+    def beginning(self) -> Record | None:
+        """The record with which it began; None if it has not."""
+        return self._records.get(BEGINNING)
 
     def next_place(self) -> int:
         """Take the next place in the order of deliveries."""
@@ -47,6 +45,8 @@ class History:
     def note(self, record: Record) -> None:
         """Add a record, or the outcome of one."""
         self._records[record.number] = record
+        if record.kind is RecordKind.CANCEL:
+            self.cancel = record
 
     def match(self, number: int, kind: RecordKind, function: str, digest: str, args: str | None) -> Record | None:
         """The record of a call that the body makes; None if it is a new one.

@@ -6,6 +6,8 @@ Owns the values. `history` compares them with what the body does; the store keep
 from __future__ import annotations
 
 import enum
+import json
+from dataclasses import asdict
 from datetime import datetime
 from hashlib import blake2b
 from uuid import UUID
@@ -50,6 +52,7 @@ class Record:
         attempts: Attempts at a step that have begun, if they are counted.
         due_at: When the next attempt begins.
         job: The job that runs the step.
+        made_at: When the body made the call.
     """
 
     number: int
@@ -63,9 +66,34 @@ class Record:
     attempts: int = 0
     due_at: datetime | None = None
     job: UUID | None = None
+    made_at: datetime | None = None
 
     def __str__(self) -> str:
         return describe(self.kind, self.function, self.args)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The facts that a run keeps with its first record.
+
+    Attributes:
+        life: How often it has begun again with other arguments.
+        secret: The secret by which its links are known.
+        active: The seconds for which it has run, without its sleep; counted if it has a timeout.
+    """
+
+    life: int = 0
+    secret: str = ""
+    active: float = 0.0
+
+    @classmethod
+    def read(cls, text: str | None) -> Beginning:
+        """Read it from the outcome of the record."""
+        return cls(**json.loads(text or "{}"))
+
+    def write(self) -> str:
+        """The outcome of the record."""
+        return json.dumps(asdict(self))
 
 
 def describe(kind: RecordKind, function: str, args: str | None) -> str:

@@ -24,7 +24,7 @@ from penstock.calls.run.jobrun import NONE_HOLDS_AFTER
 from penstock.clock import SystemClock
 from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
-from penstock.functions.function import AnyFunction, Function
+from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
 from penstock.pools.options import Duplicate, WorkOptions, change_options, retry_of
@@ -94,6 +94,8 @@ class Workpool:
                 ``priority``: work with a higher one starts first; 0 by default.
                 ``timeout``: how long one attempt may take.
                 ``start_deadline``: how long after it was due work may start. Later it fails with the error ``expired``.
+                ``deadline``: for runs of workflows: how long one may take from its beginning, waits included. Then its
+                body is canceled, and may clean up.
                 ``concurrency_key``: such as a tenant's id: work with the same one runs no more at once than the pool's
                 ``key_parallelism``, and keys take turns.
                 ``key``: there is no other work of this pool with the same one, until it ends.
@@ -437,12 +439,18 @@ class Workpool:
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
         asked, after, ttl = self._options, self._options.get("on_complete"), self.definition.status_ttl
         context, timeout, key = asked.get("context"), asked.get("timeout"), asked.get("key")
-        deadline, only = asked.get("start_deadline"), asked.get("on_complete_only")
+        start, deadline, only = (asked.get(one) for one in ("start_deadline", "deadline", "on_complete_only"))
+        if deadline is not None and function.kind is not FunctionKind.WORKFLOW:
+            raise UsageError(
+                f"{function.name} is {function.kind.with_article}, which has no deadline.",
+                fix="Give it a timeout or a start_deadline.",
+            )
         return Options(
             retry=retry_of(asked.get("retry"), function, self.definition),
             name=asked.get("name"),
             timeout=None if timeout is None else timeout.total_seconds(),
-            start_deadline=None if deadline is None else deadline.total_seconds(),
+            start_deadline=None if start is None else start.total_seconds(),
+            deadline=None if deadline is None else deadline.total_seconds(),
             keep=(FOR_EVER if ttl is None else ttl).total_seconds(),
             on_complete_retry=asked.get("on_complete_retry"),
             on_complete_only=None if only is None else ",".join(sorted(only)),

@@ -167,7 +167,11 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
             async with self._scope.lock:
                 found = await transaction.store.tasks.generations(transaction, run.number, [run.key])
             generation = found.get(run.key)
-        row = await self.db._get(run.task.definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
+        definition = run.task.definition
+        if not definition.managed:
+            spelled = run.spell_key(transaction.table(definition.table))
+            transaction.spelled[definition.table, definition.encode_key(run.doc_id)] = spelled
+        row = await self.db._get(definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
         try:
             return cast("T", run.check(generation, row, fields))
         except TaskConditionFailed as error:

@@ -32,7 +32,7 @@ from penstock.store.nouns.tasks import HELD
 from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import decode_captures, decode_fields, decode_like
+from penstock.store.sql.values import decode_captures, decode_fields, decode_key, decode_like
 from penstock.transaction.rows import read_rows
 
 Asked = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
@@ -65,6 +65,13 @@ class TaskAttempt(TaskCall):
     @property
     def doc_id(self) -> Any:
         return doc_id_of(self.engine.store.dialect, self.task.definition, self.key)
+
+    def spell_key(self, statements: TableStatements) -> list[Any]:
+        """Give the key as the driver takes its values. On SQLite other programs may spell them otherwise."""
+        dialect, definition = statements.dialect, statements.definition
+        if definition.managed or dialect.given is None:
+            return statements.key_args(definition.encode_key(self.doc_id))
+        return decode_key(dialect, definition, self.key)
 
     @property
     def watched_values(self) -> dict[str, Any]:
@@ -258,12 +265,8 @@ async def get_documents(
     async def once() -> list[Table | PenstockError]:
         async with reading(engine.store.begin_read) as session:
             generations = await engine.store.tasks.generations(session, first.number, [run.key for run in runs])
-            ids = [run.doc_id for run in runs]
-            found = await _rows(session, statements, ids, names)
-            return [
-                await _check(session, run, generations.get(run.key), found.get(row_id), fields)
-                for run, row_id in zip(runs, ids, strict=True)
-            ]
+            found = await _rows(session, statements, runs, names)
+            return [await _check(session, run, generations.get(run.key), found.get(run.key), fields) for run in runs]
 
     return await runner.attempt(once)
 
@@ -319,25 +322,29 @@ async def _check(
 
 
 async def _rows(
-    session: Session, statements: TableStatements, ids: Sequence[Any], names: tuple[str, ...] | None
-) -> dict[Any, Table | PenstockError]:
-    """The rows with these ids or why one cannot be read. A row of another program is read whole, to check it whole."""
+    session: Session, statements: TableStatements, runs: Sequence[TaskAttempt], names: tuple[str, ...] | None
+) -> dict[str, Table | PenstockError]:
+    """The rows of runs by their keys, or why one cannot be read.
+
+    A row of another program is read whole, to check it whole.
+    """
     definition = statements.definition
     part = names if definition.managed else None
-    keys = [definition.encode_key(one) for one in ids]
-    if len(keys) > 1 and statements.dialect.any_of:
+    if len(runs) > 1 and statements.dialect.any_of:
         with contextlib.suppress(DataError):  # if one row is unreadable, each is read alone
+            ids = {run.doc_id: run.key for run in runs}
+            keys = [definition.encode_key(one) for one in ids]
             many = statements.get_many(keys) if part is None else (statements.part(part, many=True)[0], [keys])
             rows = _make_rows(statements, await session.fetch(*many), part)
-            return {definition.key_in(row.__dict__): row for row in rows}
+            return {ids[key]: row for row in rows if (key := definition.key_in(row.__dict__)) in ids}
     one = statements.get() if part is None else statements.part(part)[0]
-    found: dict[Any, Table | PenstockError] = {}
-    for row_id, key in zip(ids, keys, strict=True):
+    found: dict[str, Table | PenstockError] = {}
+    for run in runs:
         try:
-            rows = _make_rows(statements, await session.fetch(one, statements.key_args(key)), part)
-            found |= zip((row_id,), rows, strict=False)  # one row or none
+            rows = _make_rows(statements, await session.fetch(one, run.spell_key(statements)), part)
+            found |= zip((run.key,), rows, strict=False)  # one row or none
         except DataError as error:
-            found[row_id] = error
+            found[run.key] = error
     return found
 
 

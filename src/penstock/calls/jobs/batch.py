@@ -7,10 +7,11 @@ on_complete.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import field
 from typing import Any, ClassVar
+from uuid import UUID
 
 from penstock.calls.call import Arguments, Call
 from penstock.calls.handlers.mark_completed import end_of_marked
@@ -78,17 +79,25 @@ class _BatchCall(Call):
 
     async def begin(self, session: Session | None = None) -> None:
         for run in self.runs:
+            run.cancels_itself = False
             await run.begin(session)
 
     def asks(self, arguments: Arguments) -> Sequence[Arguments]:
         """The arguments of each job. Those of actions were asked about alone just before, as they fail alone."""
         return [own for own, _ in arguments["each"]] if self.function.kind is FunctionKind.MUTATION else ()
 
+    def note_cancels(self, asked: Collection[UUID]) -> None:
+        for run in self.runs:
+            run.cancels_itself = run.job.id in asked
+
     def check_result(self, result: Any) -> Sequence[Any]:
         return self.batch.results(self.function.name, result, len(self.runs))
 
     def finish(self, result: Sequence[Any]) -> list[Settlement]:
-        outcomes = [self.outcome(run, one) for run, one in zip(self.runs, result, strict=True)]
+        outcomes = [
+            Outcome(JobEvent.CANCELED) if run.cancels_itself else self.outcome(run, one)
+            for run, one in zip(self.runs, result, strict=True)
+        ]
         return self.runner.engine.decide(zip([run.job for run in self.runs], outcomes, strict=True))
 
     async def seal(self, session: Session, answer: list[Settlement]) -> None:

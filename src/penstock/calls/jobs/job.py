@@ -62,7 +62,7 @@ async def run_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     job = run.job
     if (unread := job.options.unread) is not None:
         return _park_unread(job, unread)
-    if job.is_late:
+    if job.is_late and not _is_workflow(run.function):  # which says so itself, if it has not begun
         return Outcome(JobEvent.RAISED, error="expired", retryable=False)
     if job.marked:  # by an attempt whose worker died
         return Outcome(JobEvent.RETURNED)
@@ -112,6 +112,10 @@ async def complete_job(runner: FunctionCalls, run: JobRun) -> Outcome | None:
     return None
 
 
+def _is_workflow(function: AnyFunction | None) -> bool:
+    return function is not None and function.kind is FunctionKind.WORKFLOW
+
+
 def log_lost(run: JobRun) -> None:
     """Log that a worker has lost a job."""
     job = run.job
@@ -127,7 +131,8 @@ async def _attempt(runner: FunctionCalls, run: JobRun) -> Outcome | None:
         return of_no_use(error)
     if function is None:
         return _leave(runner, job, job.function, "in the program of this worker")
-    timeout, kind = job.options.timeout, function.kind
+    kind = function.kind
+    timeout = None if kind is FunctionKind.WORKFLOW else job.options.timeout  # which counts its time itself
     try:
         call = JobCall.of(runner, function, run)
         calling = run_workflow(runner, run, function) if kind is FunctionKind.WORKFLOW else runner.start(call)

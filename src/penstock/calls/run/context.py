@@ -21,6 +21,7 @@ from penstock.calls.run.jobrun import no_work
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.sql import plain, prepare_sql
+from penstock.calls.run.storage import Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
@@ -73,6 +74,11 @@ class QueryCtx(OfCall):
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
         return JobCalls(self._runner, self._scope)
+
+    @property
+    def storage(self) -> StorageReader:
+        """Stored files."""
+        return StorageReader(self.job_calls, self._call.caller)
 
     @property
     def jobs(self) -> JobReader:
@@ -188,6 +194,11 @@ class MutationCtx(QueryCtx):
         return Scheduler(self.job_calls)
 
     @property
+    def storage(self) -> StorageWriter:
+        """Stored files; they are deleted if this transaction commits."""
+        return StorageWriter(self.job_calls, self._call.caller)
+
+    @property
     def outbox(self) -> Sender:
         """Messages to topics, sent if this transaction commits."""
         return Sender(self.job_calls)
@@ -259,6 +270,11 @@ class ActionCtx(OfCall):
     def scheduler(self) -> Scheduler:
         """Functions to run later, even if this action fails."""
         return Scheduler(self.job_calls)
+
+    @property
+    def storage(self) -> Storage:
+        """Stored files."""
+        return Storage(self.job_calls, self._call.caller)
 
     @property
     def outbox(self) -> Sender:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
-from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx
+from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx, SyncWorkflowCtx
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import DeclarationError
 from penstock.functions.function import AnyFunction, Function, FunctionKind, name_of
@@ -24,6 +24,7 @@ CONTEXTS = {
     (FunctionKind.ACTION, True): ActionCtx,
     (FunctionKind.ACTION, False): SyncActionCtx,
     (FunctionKind.WORKFLOW, True): WorkflowCtx,
+    (FunctionKind.WORKFLOW, False): SyncWorkflowCtx,
 }
 _OF_TASKS = {f"{sync}{word}" for sync in ("", "Sync") for word in ("TaskCtx", "MutationTaskCtx", "TaskBatchCtx")}
 _KIND_OF = {ctx: key for key, ctx in CONTEXTS.items()}

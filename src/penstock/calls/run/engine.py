@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from penstock.calls.handlers.task_pauses import TaskPauses
@@ -34,7 +35,9 @@ from penstock.observe.meters import Meters
 from penstock.observe.practices import practices_of
 from penstock.pools.rates import RateLimit
 from penstock.reactive.task import ReactiveTask
+from penstock.store.nouns.files import Space
 from penstock.store.nouns.tasks import TaskRow
+from penstock.store.objects import Objects
 from penstock.store.session import OpenTransaction
 from penstock.store.sql.statements import Statements
 from penstock.store.store import Store
@@ -84,6 +87,22 @@ class Engine:
         self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
         self._threads: dict[str, Threads] = {}
         self._stop_by: float | None = None
+        self._space: Space | None = None
+
+    @cached_property
+    def objects(self) -> Objects:
+        """The bytes of files.
+
+        Raises:
+            ConfigError: The packages of the extra ``files`` are not installed, or the setting ``files`` is wrong.
+        """
+        return Objects(self.config.files, self.config.max_file_bytes)
+
+    async def file_space(self) -> Space:
+        """The folder of the database among the bytes of files, and the secret that signs their tokens."""
+        if self._space is None:
+            self._space = await self.store.files.space()
+        return self._space
 
     def thread(
         self,

@@ -69,7 +69,7 @@ def _make_attribute(name: str, given: Any) -> Any:
     def call(self: Face, /, *args: Any, **kwargs: Any) -> Any:
         twin, wait = self._reach()
         result = getattr(twin, name)(*args, **kwargs)
-        return wait(result) if inspect.iscoroutine(result) else face_of(result, wait)
+        return face_of(wait(result) if inspect.iscoroutine(result) else result, wait)
 
     del call.__wrapped__  # by which tools take it for a coroutine function
     call.__signature__ = _signature_of(given)  # type: ignore[attr-defined]

@@ -122,7 +122,7 @@ class JobRun:
     doubtful = False  # whether an open transaction may have marked it as completed
     decided: Settlement | None = None  # of its attempt, if that ended it here and its on_complete comes next
     trace: str | None = None  # the span of its attempt, which its on_complete is a part of
-    step = 0  # the number of the step, if it is one of a workflow's run
+    step = ""  # the number of the step, if it is one of a workflow's run
     asleep = False  # whether it was a run of a workflow, and sleeps
     woken = False  # whether there may be something new in the inbox of the run that it is
     look: Callable[[], None] | None = None  # has the run of a workflow look: it was woken, or is to be canceled

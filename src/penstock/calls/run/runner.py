@@ -212,7 +212,8 @@ class FunctionCalls(Attempts):
         try:
             transaction.given_ends = decode_journal(journal)
             async with timer, self.engine.thread(function, 0) as thread:
-                ran, told = self.engine.journal.call(function, entry.caller), self.engine.config.dev
+                ran, config = self.engine.journal.call(function, entry.caller), self.engine.config
+                told = config.dev or bool(config.admin_token)  # to a watcher with that token
                 with ran, log_lines(told=told) as lines, containing(function.name):
                     result = await self._in_transaction(transaction, call, entry.arguments, thread)
             encoded = function.signature.result_json(result, checks=False)
@@ -298,8 +299,8 @@ class FunctionCalls(Attempts):
         if transaction.failure is not None:
             raise transaction.failure
         self.engine.journal.count_rows(transaction)
-        if call.job is not None:
-            call.job.cancels_itself = call.job.job.id in transaction.cancels
+        if call.job is not None or transaction.cancels:
+            call.note_cancels(transaction.cancels)
         return result
 
     def _within(

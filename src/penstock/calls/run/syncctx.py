@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.calls.enqueue.jobreader import JobReader
 from penstock.calls.enqueue.jobs import JobCalls
@@ -14,7 +14,10 @@ from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, SyncLockBlock
 from penstock.calls.run.auth import Auth
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.face import FACES, Face, forward
+from penstock.calls.run.storage import OpenFile, Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
+from penstock.calls.workflows.context import WorkflowCtx
+from penstock.calls.workflows.events import Event
 from penstock.schema.ids import Id
 from penstock.schema.table import Table
 from penstock.transaction.aggregates import Groups
@@ -56,6 +59,22 @@ class SyncActionWork(Face, of=ActionWork):
     """`ActionWork` for code that does not await."""
 
 
+class SyncOpenFile(Face, of=OpenFile):
+    """`OpenFile` for code that does not await."""
+
+
+class SyncStorageReader(Face, of=StorageReader):
+    """`StorageReader` for code that does not await."""
+
+
+class SyncStorageWriter(SyncStorageReader, of=StorageWriter):
+    """`StorageWriter` for code that does not await."""
+
+
+class SyncStorage(SyncStorageWriter, of=Storage):
+    """`Storage` for code that does not await."""
+
+
 class SyncAuth(Face, of=Auth):
     """`Auth` for code that does not await."""
 
@@ -80,6 +99,14 @@ class SyncQueryCtx(Face, of=QueryCtx):
 
 class SyncMutationCtx(SyncQueryCtx, of=MutationCtx):
     """`MutationCtx` for code that does not await."""
+
+
+class SyncWorkflowCtx(Face, of=WorkflowCtx):
+    """`WorkflowCtx` for code that does not await: its body takes turns with the event loop."""
+
+    def wait_for(self, *events: Event[Any], timeout: timedelta | None = None) -> Any:
+        """See `WorkflowCtx.wait_for`."""
+        return self._wait(self._twin.wait_for(*events, timeout=timeout))
 
 
 class SyncActionCtx(Face, of=ActionCtx):

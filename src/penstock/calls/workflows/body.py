@@ -9,13 +9,19 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
+from uuid import UUID
 
 from pydantic import ValidationError
 
+from penstock.calls.run.face import face_of
+from penstock.calls.workflows.events import Event
 from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended, make_loop
+from penstock.calls.workflows.thread import BodyThread, is_inside
+from penstock.calls.workflows.token import EventToken
 from penstock.clock import Random, random_of
 from penstock.dataclass import dataclass
 from penstock.errors import ContextError, LimitExceeded, PenstockError, UnawaitedCall
@@ -53,6 +59,13 @@ class StepOptions:
     name: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The result of a body that begins again; see `WorkflowCtx.restart`."""
+
+    args: str  # JSON
+
+
 @dataclass(slots=True, eq=False)
 class OpenCall:
     """A call of the body whose outcome it has not learned yet."""
@@ -66,8 +79,9 @@ class OpenCall:
     shown: str | None = None  # the arguments as they may be shown
     function: AnyFunction | None = None
     options: StepOptions = field(default_factory=StepOptions)
-    events: tuple[str, ...] = ()
+    events: Mapping[str, Event[Any]] = field(default_factory=dict)
     record: Record | None = None  # of its beginning, if that was recorded
+    made_at: datetime | None = None
 
     @property
     def is_abandoned(self) -> bool:
@@ -76,7 +90,8 @@ class OpenCall:
 
     def make_record(self, place: int | None, at: datetime, outcome: str | None = None, **others: Any) -> Record:
         """The record of this call."""
-        return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **others)
+        about: dict[str, Any] = {"made_at": self.made_at, **others}
+        return Record(self.number, self.kind, place, at, self.name, self.digest, self.shown, outcome, **about)
 
 
 class BodyCalls(Calls):
@@ -108,22 +123,34 @@ class Body:
         history: The records of the run.
         seed: The seed of its random numbers, the same in each replay.
         decrypt: Decrypts outcomes.
+        most_bytes: The size that a value may have.
     """
 
-    def __init__(self, function: AnyFunction, history: History, seed: int, decrypt: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        function: AnyFunction,
+        history: History,
+        seed: int,
+        decrypt: Callable[[str], str],
+        most_bytes: int = 1_000_000,
+    ) -> None:
         self.function = function
         self.history = history
         self.open: dict[int, OpenCall] = {}  # calls that have no outcome, by number, in their order
         self.patches: list[Record] = []  # that it has taken up since the run looked
+        self.published: str | None = None  # the state that it has published since then, as JSON
         self.calls = BodyCalls(function.name)
         self.random: Random = random_of(seed)
+        self.most_bytes = most_bytes
         self.now: datetime
         self._replaying = history.last_place > 0
         self._decrypt = decrypt
-        self._numbers = 0
+        self.secret = ""  # by which its tokens are known
+        self._numbers = self._tokens = 0
         self._mismatch: Mismatch | None = None
         self._dropped = False
         self._compensations: list[Callable[[], Any]] = []
+        self._thread = None if function.is_async else BodyThread()
         self._loop: BodyLoop
         self._main: BodyTask
 
@@ -187,7 +214,8 @@ class Body:
                 fix="Await them, or use asyncio.TaskGroup.",
             )
         self.calls.end()
-        return self.function.signature.check_result(self._main.result())
+        result = self._main.result()
+        return result if isinstance(result, Restart) else self.function.signature.check_result(result)
 
     def tell_stuck(self) -> ContextError:
         """Give the error of a body that waits for nothing that could come, with the line."""
@@ -215,7 +243,7 @@ class Body:
         shown: str | None = None,
         function: AnyFunction | None = None,
         options: StepOptions | None = None,
-        events: tuple[str, ...] = (),
+        events: Mapping[str, Event[Any]] | None = None,
     ) -> BodyFuture:
         """Make a call; its future gets the outcome.
 
@@ -232,7 +260,10 @@ class Body:
                 limit=MOST_RECORDS,
             )
         future = self._loop.create_future()
-        call = OpenCall(number, kind, name, future, digest, args, shown, function, options or StepOptions(), events)
+        call = OpenCall(
+            number, kind, name, future, digest, args, shown, function, options or StepOptions(), events or {}
+        )
+        call.made_at = self.now
         try:
             call.record = self.history.match(number, kind, name, digest, shown)
         except Mismatch as error:  # the future stays open: the run drops the body
@@ -251,6 +282,18 @@ class Body:
             self.patches.append(Record(number, RecordKind.PATCH, None, self.now, name, outcome='{"result":true}'))
         return True
 
+    def make_token(self, run: UUID, event: str, expires_at: datetime) -> str:
+        """Make a token that sends an event to the run."""
+        self.check_inside()
+        self._tokens += 1
+        return EventToken(run, event, self._tokens, ceil(expires_at.timestamp())).seal_with(self.secret)
+
+    def publish(self, state: str) -> None:
+        """Publish a state, unless that is done."""
+        self.check_inside()
+        if not self._replaying:
+            self.published = state
+
     def compensate(self, undo: Callable[[], Any]) -> None:
         """Remember what undoes a step, if the run fails or is canceled."""
         self.check_inside()
@@ -265,7 +308,7 @@ class Body:
         """
         if self._dropped:
             raise WorkflowSuspended
-        if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - the one that raises nothing
+        if not is_inside(self._loop, self._thread):
             self._refuse_outside()
 
     # ----- steps
@@ -305,8 +348,11 @@ class Body:
             call.future.set_exception(error)
 
     async def _run(self, ctx: Any, arguments: Mapping[str, Any]) -> Any:
+        handler, thread = self.function.handler, self._thread
         try:
-            return await self.function.handler(ctx, **arguments)
+            if thread is None:
+                return await handler(ctx, **arguments)
+            return await thread.run(lambda wait: handler(face_of(ctx, wait), **arguments), self.function.name)
         except (Exception, asyncio.CancelledError) as error:
             while self._compensations:
                 try:

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
-from penstock.calls.workflows.body import Body, StepOptions
+from penstock.calls.workflows.body import Body, Restart, StepOptions
 from penstock.calls.workflows.events import Event
 from penstock.clock import Random
-from penstock.errors import ContextError, EventTimeout, UsageError, ValueInvalid
+from penstock.errors import ContextError, EventTimeout, LimitExceeded, UsageError, ValueInvalid
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
@@ -22,18 +22,18 @@ from penstock.functions.function import (
     expect,
 )
 from penstock.functions.registry import Registry
-from penstock.jobs.job import DEFAULT_POOL, JobId
+from penstock.jobs.job import DEFAULT_POOL, JobId, job_uuid
 from penstock.jobs.order import FARTHEST
 from penstock.jobs.retry import Retry
 from penstock.pools.pool import PoolDefinition
 from penstock.transaction.tracking import OfCall, track_calls
 from penstock.transaction.words import refuses_other_words
-from penstock.values import decode_json, encode_json
+from penstock.values import decode_json, encode_json, text_bytes
 from penstock.workflows.record import LONGEST_ARGUMENTS, RecordKind
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
+E = TypeVar("E")
 
 _STEPS = {
     FunctionKind.QUERY: RecordKind.QUERY,
@@ -188,7 +188,7 @@ class WorkflowCtx(OfCall):
         await self._until(time)
 
     @overload
-    def wait_for(self, event: Event[T], /, *, timeout: timedelta | None = None) -> Coroutine[Any, Any, T]: ...
+    def wait_for(self, event: Event[E], /, *, timeout: timedelta | None = None) -> Coroutine[Any, Any, E]: ...
     @overload
     def wait_for(
         self, event: Event[Any], other: Event[Any], /, *others: Event[Any], timeout: timedelta | None = None
@@ -207,6 +207,68 @@ class WorkflowCtx(OfCall):
             UsageError: No event is given.
         """
         return self._calls.track(self._wait_for(events, timeout))
+
+    def event_token(self, event: Event[Any], valid_for: timedelta) -> str:
+        """Give a token with which somebody sends one event to this run, such as by a link in a mail.
+
+        Whoever has it needs no other right: `Event.redeem` takes it, and ``POST /api/event/{token}``. It counts once.
+        A replay gives the same one.
+
+        Args:
+            event: The event.
+            valid_for: The time for which it is good, from now on; up to five years.
+
+        Raises:
+            UsageError: It is no event.
+            ValueInvalid: The time is none, or is not greater than 0.
+        """
+        given: object = valid_for
+        if not isinstance(given, timedelta) or not timedelta(0) < given <= FARTHEST:
+            raise ValueInvalid(f"event_token takes a timedelta of up to five years, not {valid_for!r}.")
+        of: object = event
+        if not isinstance(of, Event):
+            raise UsageError(f"{event!r} is no event.", fix='Declare it with app.event("name", type).')
+        return self._body.make_token(job_uuid(self._run), event.name, self.now() + valid_for)
+
+    def publish(self, state: Any) -> None:
+        """Show a state to others, in place of the last one: ``published`` of the run's status, which live queries read.
+
+        It is stored with the next effect, before the next step begins, or when the run waits or ends. A replay
+        publishes nothing again.
+
+        Args:
+            state: Anything that JSON can say.
+
+        Raises:
+            LimitExceeded: It is larger than a result may be.
+            ValueInvalid: JSON cannot say it.
+        """
+        text, limit = encode_json(state, "A published state"), self._body.most_bytes
+        if (size := text_bytes(text)) > limit:
+            raise LimitExceeded(
+                f"A published state has {size} bytes; it may have {limit}.",
+                fix="Store the data in a table, and publish its id.",
+                limit=limit,
+            )
+        self._body.publish(text)
+
+    def restart(self, *args: Any, **kwargs: Any) -> Any:
+        """Give what the body returns to begin again with other arguments, such as ``return ctx.restart(page + 1)``.
+
+        The run keeps its id, its published state and the events that it has not received. Its records are deleted, so
+        that it can go on for ever. Compensations do not run.
+
+        Args:
+            *args: The arguments.
+            **kwargs: The arguments by name.
+
+        Raises:
+            ArgumentsInvalid: The workflow does not take them.
+            LimitExceeded: They are larger than a job's may be.
+        """
+        self._body.check_inside()
+        signature = self._body.function.signature
+        return Restart(signature.encode(signature.check(signature.bind(args, kwargs))))
 
     def compensate(
         self,
@@ -238,7 +300,7 @@ class WorkflowCtx(OfCall):
         if not events or len(known) < len(events):
             raise UsageError("wait_for takes events, each once.", fix='Declare them with app.event("name", type).')
         names = tuple(known)
-        waiting = self._body.call(RecordKind.EVENT, ", ".join(names), events=names)
+        waiting = self._body.call(RecordKind.EVENT, ", ".join(names), events=known)
         try:
             async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
                 text = await waiting

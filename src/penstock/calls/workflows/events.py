@@ -5,20 +5,25 @@ Owns the declaration and the sending. `run` receives them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
-from penstock.calls.enqueue.jobs import calls_of
-from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LimitExceeded, ValueInvalid
+from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.workflows.token import read_token, unknown_token
+from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LimitExceeded, TokenExpired, ValueInvalid
 from penstock.functions.programs import NAME
 from penstock.functions.signature import encode_any, encoder_of
-from penstock.jobs.job import JobId, job_uuid
+from penstock.jobs.job import JobId, job_id, job_ids, job_uuid
 from penstock.schema.encoder import Encoder
 from penstock.transaction.transaction import Transaction
 from penstock.values import is_storable, text_bytes
+from penstock.workflows.record import BEGINNING, Beginning
 
 T = TypeVar("T")
 
+MOST_UNREAD = 10_000  # events of one run that it has not received; the SQL of plain senders says so too
 _LONGEST_KEY = 200
 
 
@@ -57,9 +62,56 @@ class Event(Generic[T]):
         Raises:
             DataError: There is no such run, or it has ended.
             ValueInvalid: The payload is of another type, or the key cannot be.
+            LimitExceeded: The payload is too large, or the run has too many events that it has not received.
+        """
+        if not await self._send(calls_of(ctx, writes=True), [job_uuid(run)], payload, key):
+            raise DataError(f"No run {run} waits for event {self.name}: there is none, or it has ended.")
+
+    async def broadcast(self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None) -> list[JobId]:
+        """Send it to many runs at once, as `send` does; those that got it, as they have not ended.
+
+        Args:
+            ctx: As for `send`.
+            runs: The ids of the runs' jobs.
+            payload: The payload.
+            key: As for `send`, for each run.
+
+        Raises:
+            ValueInvalid: The payload is of another type, or the key cannot be.
+            LimitExceeded: The payload is too large, or a run has too many events that it has not received.
+        """
+        return job_ids(await self._send(calls_of(ctx, writes=True), [*map(job_uuid, runs)], payload, key))
+
+    async def redeem(self, ctx: Any, token: str, payload: T) -> bool:
+        """Send it with a token that `WorkflowCtx.event_token` gave; False if that was used before.
+
+        Args:
+            ctx: The ctx of a mutation or an action, or the backend of a program.
+            token: The token.
+            payload: The payload.
+
+        Raises:
+            TokenInvalid: There is no such token, or it is one of another event.
+            TokenExpired: Its time is over, or its run has ended.
+            ValueInvalid: The payload is of another type.
             LimitExceeded: The payload is too large.
         """
-        calls, uuid = calls_of(ctx, writes=True), job_uuid(run)
+        calls, given = calls_of(ctx, writes=True), read_token(token)
+        store = calls.engine.store
+        begun = await store.workflows.find(given.run, BEGINNING)
+        if begun is None or given.event != self.name:
+            raise unknown_token()
+        if not given.is_sealed_with(Beginning.read(store.encryption.decrypt(begun.outcome or "{}")).secret):
+            raise unknown_token()
+        if given.expires_at <= calls.now():
+            raise TokenExpired("The token's time is over.")
+        used = await store.workflows.has_key(given.run, self.name, given.seal)
+        if not used and not await self._send(calls, [given.run], payload, given.seal):
+            raise TokenExpired("The run of the token has ended.")
+        return not used
+
+    async def _send(self, calls: JobCalls, runs: list[UUID], payload: T, key: str | None) -> list[UUID]:
+        """Send it to those of these runs that have not ended; these."""
         given: object = key
         if given is not None and not (isinstance(given, str) and 0 < len(given) <= _LONGEST_KEY and is_storable(given)):
             raise ValueInvalid(f"The key of an event is a text of 1 to {_LONGEST_KEY} characters, not {key!r}.")
@@ -72,16 +124,22 @@ class Event(Generic[T]):
             )
         store, stored = calls.engine.store.workflows, calls.engine.store.encryption.encrypt(text)
 
-        async def send(transaction: Transaction) -> bool:
-            known = await transaction.remembering(store.is_unfinished(uuid))
-            if not known and all(job.id != uuid for job in transaction.jobs):
-                return False
-            await store.send(transaction, uuid, self.name, key, stored, transaction.now)
-            transaction.wakes = True
-            return True
+        async def send(transaction: Transaction) -> list[UUID]:
+            known = await transaction.remembering(store.find_unfinished(runs, MOST_UNREAD))
+            if full := [job_id(run) for run in runs if known.get(run)]:
+                raise LimitExceeded(
+                    f"Run {full[0]} has {MOST_UNREAD} events that it has not received, which is the most.",
+                    fix="Have its workflow receive them, or cancel it.",
+                    limit=MOST_UNREAD,
+                )
+            new = {job.id for job in transaction.jobs}
+            reached = [run for run in dict.fromkeys(runs) if run in known or run in new]
+            if reached:
+                await store.send(transaction, reached, self.name, key, stored, transaction.now)
+                transaction.wakes = True
+            return reached
 
-        if not await calls.write(send):
-            raise DataError(f"No run {run} waits for event {self.name}: there is none, or it has ended.")
+        return await calls.write(send)
 
     def encode(self, payload: Any) -> str:
         """A payload as JSON.

@@ -8,31 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
+
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.jobrun import Cancellation, JobRun
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
-from penstock.calls.workflows.body import Body, OpenCall
+from penstock.calls.workflows.body import Body, OpenCall, Restart
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.steps import Steps
-from penstock.errors import ContextError, JobError, PenstockError, Snooze, StepFailed, StepLost, TryAgain
+from penstock.clock import secret
+from penstock.errors import CallTimeout, ContextError, JobError, PenstockError, Snooze, StepFailed, StepLost, TryAgain
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.order import FARTHEST
 from penstock.jobs.settle import suspend
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
+from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, Arrival, Write
 from penstock.values import decode_json, encode_json, storable
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, result_outcome
-from penstock.workflows.record import BEGINNING, Record, RecordKind
+from penstock.workflows.record import BEGINNING, Beginning, Record, RecordKind
 
+CLEAN_UP = timedelta(days=1)  # the time that a body has after a cancel
 _SHORT = timedelta(seconds=1)  # a wait up to this is made in memory
 _AWAY = timedelta(seconds=1)
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _LONGEST_REASON = 4_000
 
 
@@ -45,7 +53,10 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
     store = runner.engine.store.workflows
     try:
         records = await runner.attempt(lambda: store.read_history(run.job.id), for_ever=True)
-        return await _Run(runner, run, function, History(records)).drive()
+        history = History(records)
+        if history.beginning is None and run.job.is_late:
+            return Outcome(JobEvent.RAISED, error="expired", retryable=False)
+        return await _Run(runner, run, function, history).drive()
     except Mismatch as error:
         await _park(runner, run, function, error)
         return None
@@ -67,16 +78,32 @@ async def _park(runner: FunctionCalls, run: JobRun, function: AnyFunction, error
     run.asleep = True
 
 
+class _CleanUpOver(Exception):
+    """The time to clean up after a cancel is over."""
+
+
 class _Run:
     def __init__(self, runner: FunctionCalls, run: JobRun, function: AnyFunction, history: History) -> None:
         self._runner, self._job, self._run = runner, run.job, run
         self._engine, self._store = runner.engine, runner.engine.store.workflows
         self._function, self._history = function, history
-        self._body = Body(function, history, run.job.id.int, runner.engine.store.encryption.decrypt)
+        self._woke = self._engine.clock.now()
+        self._begun = history.beginning or Record(
+            BEGINNING, RecordKind.BEGIN, history.next_place(), self._woke, outcome=self._encrypt(Beginning(0, secret()))
+        )
         self._steps = Steps(runner, run, history)
+        self._steps.beginning = beginning = Beginning.read(self._decrypt(self._begun.outcome or "{}"))
+        self._body = Body(
+            function,
+            history,
+            run.job.id.int + beginning.life,
+            self._decrypt,
+            self._engine.config.max_result_bytes,
+        )
+        self._body.secret = beginning.secret
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
-        self._looks = history.began  # whether there may be something new in the inbox
+        self._looks = history.beginning is not None  # whether there may be something new in the inbox
         run.look = self._steps.notice.set
 
     async def drive(self) -> Any:
@@ -85,19 +112,22 @@ class _Run:
         arguments = await check_args(self._function, self._job.args)
         ctx = WorkflowCtx(self._body, self._engine.registry, job_id(self._job.id))
         try:
-            if self._history.began:
+            if self._history.beginning is not None:
                 await self._replay(ctx, arguments)
             else:
-                begun = Record(BEGINNING, RecordKind.BEGIN, self._history.next_place(), self._engine.clock.now())
-                self._steps.buffer(begun)
-                self._body.begin(begun.at, ctx, arguments)
+                self._steps.buffer(self._begun)
+                self._body.begin(self._begun.at, ctx, arguments)
             while not self._body.has_ended:
                 await self._carry_out()
                 record = await self._next()
                 if record is None:
                     return None
                 self._body.deliver(record)
-            return self._end()
+            self._take_up()
+            await self._steps.flush_published()
+            return await self._end()
+        except _CleanUpOver:
+            return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
             self._run.look = None
             self._body.drop()
@@ -119,15 +149,14 @@ class _Run:
             self._body.deliver(record)
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
-        if self._body.patches:
-            self._take_patches()
+        self._take_up()
 
-    def _end(self) -> Any:
+    async def _end(self) -> Any:
         try:
-            return self._body.result()
+            result = self._body.result()
         except asyncio.CancelledError as error:
-            if self._history.cancelled:
-                return Outcome(JobEvent.CANCELED)
+            if self._history.cancel is not None:
+                return self._end_as_canceled()
             raise JobError(f"{self._function.name} cancelled itself.") from error
         except Snooze as error:
             raise ContextError(f"{self._function.name} raised Snooze.", fix="Write await ctx.sleep(…).") from error
@@ -136,12 +165,39 @@ class _Run:
                 error.from_function = True  # it says nothing about this worker's lease or database
             self._run.cancelled = Cancellation()  # the error counts, not the cancel that came before it
             raise
+        if isinstance(result, Restart):
+            await self._restart(result.args)
+            return None
+        return result
+
+    def _end_as_canceled(self, note: str = "") -> Outcome:
+        """Give the outcome of a body that was canceled, or raise the error if it took too long."""
+        cancel, name = self._history.cancel, self._function.name
+        if cancel is None or not cancel.function:
+            return Outcome(JobEvent.CANCELED, error=f"{name} was ended by force: {note}" if note else None)
+        limits = {"timeout": self._job.options.timeout, "deadline": self._job.options.deadline}
+        error = CallTimeout(
+            f"{name} took longer than the {cancel.function} of {limits[cancel.function]:g} seconds. {note}".strip(),
+            fix="Raise it, or do less in one run.",
+        )
+        error.from_function = True
+        self._run.cancelled = Cancellation()
+        raise error
+
+    async def _restart(self, args: str) -> None:
+        """Have the run begin again."""
+        now, beginning = self._engine.clock.now(), self._steps.beginning
+        outcome = self._encrypt(Beginning(beginning.life + 1, beginning.secret))
+        begun = Record(BEGINNING, RecordKind.BEGIN, 0, now, outcome=outcome)
+        args = JobCalls(self._runner, None).fitting(args, f"The arguments of {self._function.name}")
+        await self._steps.suspend(suspend(self._job, now, now, "Begins again"), (begun, args))
+        self._run.asleep = True
 
     # ----- the calls of the body
 
     async def _carry_out(self) -> None:
         """Begin the calls that the body has made, and stop what it waits for no more."""
-        self._take_patches()
+        self._take_up()
         jobs, fresh, abandoned = list[OpenCall](), list[OpenCall](), list[OpenCall]()
         now = self._engine.clock.now()
         for call in self._body.open.values():
@@ -169,7 +225,10 @@ class _Run:
             self._looks = True
         await self._steps.begin(others)
 
-    def _take_patches(self) -> None:
+    def _take_up(self) -> None:
+        if self._body.published is not None:
+            self._steps.publish(self._body.published)
+            self._body.published = None
         for patch in self._body.patches:
             self._steps.buffer(patch)
         self._body.patches.clear()
@@ -192,24 +251,24 @@ class _Run:
             await self._steps.flush_urgent()
             if (record := self._steps.take()) is not None:
                 return record
-            timer, now = self._body.next_timer, self._engine.clock.now()
+            now = self._engine.clock.now()
             if self._is_to_learn_of_cancel:
-                if not self._steps.mutating:
-                    return await self._learn_of_cancel()
-                await self._steps.wait(None)  # the body may want to undo what they did
+                if (record := await self._learn_of_cancel()) is not None:
+                    return record
             elif await self._take_arrivals() or (self._steps.has_ended and not self._steps.running):
                 continue  # a step may have ended meanwhile
-            elif timer is not None and timer <= now:
-                if (record := await self._learn_of_time(timer)) is not None:
+            elif min(self._body.next_timer or _NEVER, self._limit()[0]) <= now:
+                if (record := await self._learn_of_time()) is not None:
                     return record
-            elif not await self._wait(timer, now):
+            elif not await self._wait(now):
                 return None
 
-    async def _wait(self, timer: datetime | None, now: datetime) -> bool:
+    async def _wait(self, now: datetime) -> bool:
         """Wait until there may be something, or put the run to sleep; whether it goes on."""
         if self._body.is_stuck and not self._steps.running:
             raise self._body.tell_stuck()
-        due = min((at for at in (timer, self._next_attempt()) if at is not None), default=None)
+        times = (self._body.next_timer, self._next_attempt(), self._limit()[0])
+        due = min((at for at in times if at is not None and at < _NEVER), default=None)
         if due is not None and due <= now:
             await self._carry_out()
         elif self._steps.running or (due is not None and due - now <= _SHORT and not self._steps.waited):
@@ -219,8 +278,17 @@ class _Run:
             return False
         return True
 
-    async def _learn_of_time(self, timer: datetime) -> Record | None:
-        """Have the body learn that a time has come, unless something comes before it."""
+    async def _learn_of_time(self) -> Record | None:
+        """Have the body learn that a time has come, or that its own is over, unless something comes before that.
+
+        Raises:
+            _CleanUpOver: It has learned of a cancel long ago.
+        """
+        (limit, why), timer = self._limit(), self._body.next_timer
+        if timer is None or limit < timer:
+            if self._history.cancel is not None:
+                raise _CleanUpOver
+            return await self._learn_of_cancel(why)
         if self._steps.committing:
             await self._steps.wait(None)
         elif self._looked_at < timer and self._waits_for_events:
@@ -229,31 +297,48 @@ class _Run:
             return self._learn(RecordKind.TIMER, timer)
         return None
 
-    def _learn(self, kind: RecordKind, at: datetime) -> Record:
+    def _learn(self, kind: RecordKind, at: datetime, why: str = "") -> Record:
         place = self._history.next_place()
-        record = Record(-place, kind, place, at)
+        record = Record(-place, kind, place, at, why)
         self._steps.buffer(record)
         return record
 
-    async def _learn_of_cancel(self) -> Record:
-        record = self._learn(RecordKind.CANCEL, self._engine.clock.now())
-        cancels = [one for one in self._inbox if one.kind == CANCEL_EVENT]
+    async def _learn_of_cancel(self, why: str = "") -> Record | None:
+        """Have the body learn that it is canceled, once no mutation runs: it may want to undo what these did."""
+        if self._steps.mutating:
+            await self._steps.wait(None)
+            return None
+        record = self._learn(RecordKind.CANCEL, self._engine.clock.now(), why)
+        cancels = [] if why else [one for one in self._inbox if one.kind == CANCEL_EVENT]
         self._drop(cancels)
-        await self._steps.flush(received=[one.id for one in cancels], cancelled=True)
+        await self._steps.flush(received=[one.id for one in cancels], cancelled=not why)
         return record
 
     @property
     def _is_to_learn_of_cancel(self) -> bool:
-        return self._run.cancelled.is_set() and not self._history.cancelled
+        return self._run.cancelled.is_set() and self._history.cancel is None
 
     @property
     def _waits_for_events(self) -> bool:
         return any(call.kind is RecordKind.EVENT and not call.is_abandoned for call in self._body.open.values())
 
+    def _limit(self) -> tuple[datetime, str]:
+        """The time at which the body is canceled, and why; or, if it was, when it has to have ended."""
+        if (cancel := self._history.cancel) is not None:
+            return cancel.at + CLEAN_UP, ""
+        options, limits = self._job.options, [(_NEVER, "")]
+        if options.timeout is not None:
+            left = timedelta(seconds=options.timeout - self._steps.beginning.active)
+            limits.append((self._woke + left, "timeout"))
+        if options.deadline is not None:
+            limits.append((self._begun.at + timedelta(seconds=options.deadline), "deadline"))
+        return min(limits)
+
     def _next_attempt(self) -> datetime | None:
-        """The time at which a step is tried again."""
-        waiting = (call for call in self._body.open.values() if not call.is_abandoned and call.record is not None)
-        return min((call.record.due_at for call in waiting if call.record and call.record.due_at), default=None)
+        """The time at which a step is tried again, of those that do not run."""
+        waiting = (one for number, one in self._body.open.items() if number not in self._steps.seen)
+        records = (call.record for call in waiting if not call.is_abandoned)
+        return min((one.due_at for one in records if one is not None and one.due_at is not None), default=None)
 
     # ----- the inbox
 
@@ -287,12 +372,23 @@ class _Run:
             call = self._waiting_for(arrival.name)
             if call is not None and (timer is None or arrival.sent_at <= timer):
                 self._drop([arrival])
-                payload = decode_json(self._decrypt(arrival.payload))
-                text = encode_json({"name": arrival.name, "payload": payload}, "A payload")
-                self._steps.settle(call, result_outcome(text), at=arrival.sent_at)
+                if (outcome := self._read_event(call, arrival)) is not None:
+                    self._steps.settle(call, outcome, at=arrival.sent_at)
                 await self._steps.flush(received=[arrival.id])
                 return True
         return False
+
+    def _read_event(self, call: OpenCall, arrival: Arrival) -> str | None:
+        """The outcome of a wait for an event; None if its payload does not fit, as plain SQL may have sent it."""
+        text = self._decrypt(arrival.payload)
+        try:
+            call.events[arrival.name].decode(text)
+        except (ValidationError, PenstockError, ValueError) as error:
+            run = job_id(self._job.id)
+            log_event("workflow.event_refused", logging.WARNING, job=run, name=arrival.name, error=error_text(error))
+            return None
+        form = {"name": arrival.name, "payload": decode_json(text), "id": arrival.id}
+        return result_outcome(encode_json(form, "A payload"))
 
     def _waiting_for(self, event: str) -> OpenCall | None:
         calls = (call for call in self._body.open.values() if event in call.events and not call.is_abandoned)
@@ -311,6 +407,9 @@ class _Run:
         said = form["error"] or f"it was {form['state']}"
         return error_outcome(StepFailed(f"The job of {call.name} has failed: {said}", type=form["state"], text=said))
 
+    def _encrypt(self, beginning: Beginning) -> str:
+        return self._engine.store.encryption.encrypt(beginning.write())
+
     def _decrypt(self, text: str) -> str:
         return self._engine.store.encryption.decrypt(text)
 
@@ -325,10 +424,18 @@ class _Run:
         settlement = suspend(self._job, now if due is None else due, now, reason)
         if due is None:
             settlement.run_at = now + FARTHEST
+        self._note_active(now)
         if points.armed:
             await points.reach("workflow.sleeps", job=self._job)
         await self._steps.suspend(settlement)
         self._run.asleep = True
+
+    def _note_active(self, now: datetime) -> None:
+        """Count the time since the run woke, if it has a timeout."""
+        if self._job.options.timeout is not None:
+            beginning = self._steps.beginning
+            active = beginning.active + (now - self._woke).total_seconds()
+            self._steps.buffer(replace(self._begun, outcome=self._encrypt(replace(beginning, active=active))))
 
 
 def _is_due(call: OpenCall, now: datetime) -> bool:

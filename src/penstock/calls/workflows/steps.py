@@ -31,7 +31,7 @@ from penstock.store.nouns.workflows import Write
 from penstock.store.session import Session
 from penstock.workflows.history import History
 from penstock.workflows.outcome import error_outcome, result_outcome
-from penstock.workflows.record import Record, RecordKind
+from penstock.workflows.record import Beginning, Record, RecordKind
 
 _LONG = 3600.0
 
@@ -63,6 +63,7 @@ class _MutationStep(_Step):
     steps: Steps
     made: OpenCall
     carried: Sequence[Record]
+    carries: bool  # whether it is the only step that writes
 
     for_ever: ClassVar[bool] = True
 
@@ -78,7 +79,8 @@ class _MutationStep(_Step):
     async def seal(self, session: Session, answer: str) -> None:
         if self.made.is_abandoned:
             raise _Abandoned
-        await self.steps.write_within(session, [*self.carried, self.steps.reserve(self.made, answer)])
+        records = [*self.carried, self.steps.reserve(self.made, answer)]
+        await self.steps.write_within(session, records, publishes=self.carries)
 
 
 class Steps:
@@ -87,6 +89,7 @@ class Steps:
     def __init__(self, runner: FunctionCalls, run: JobRun, history: History) -> None:
         self.notice = asyncio.Event()  # something has happened that the run may be interested in
         self.seen = set[int]()  # numbers of calls that need not be begun any more
+        self.beginning = Beginning()  # the facts with which the run began
         self.waited = False  # whether a wait has passed in which nothing happened
         self._runner, self._run, self._history = runner, run, history
         self._engine, self._store = runner.engine, runner.engine.store.workflows
@@ -101,6 +104,7 @@ class Steps:
         self._unsafe = set[int]()  # places of outcomes that the body must not learn before they are stored
         self._urgent = False
         self._failure: BaseException | None = None
+        self._published: str | None = None  # what is not stored yet
 
     # ----- for the run
 
@@ -136,13 +140,13 @@ class Steps:
             await self.flush()
         for call in calls:
             self.seen.add(call.number)
-            carried: list[Record] = []
+            carried: list[Record] | None = None
             if carries and call is effects[0]:
                 carried, self._buffered = self._buffered, []
             task = asyncio.get_running_loop().create_task(self._run_step(call, carried))
             self._tasks[call.number] = task
             self._mutations += call.kind is RecordKind.MUTATION
-            if carried:
+            if carried or (carried is not None and self._published is not None):
                 self._carrier = task
 
     async def enqueue(self, calls: Sequence[OpenCall]) -> None:
@@ -170,6 +174,10 @@ class Steps:
         if cancels:
             await self.flush(cancels=cancels)
             self._engine.store.signals.notify()
+
+    def publish(self, state: str) -> None:
+        """Keep a state that the body has published until the next records are stored, or before the next step."""
+        self._published = self._engine.store.encryption.encrypt(state)
 
     def buffer(self, record: Record) -> None:
         """Keep a record until the next ones are stored."""
@@ -199,6 +207,11 @@ class Steps:
         if self._urgent:
             await self.flush()
 
+    async def flush_published(self) -> None:
+        """Store what the body has published last."""
+        if self._published is not None:
+            await self.flush()
+
     async def flush(
         self,
         *,
@@ -210,18 +223,19 @@ class Steps:
         """Store what is known, with these writes."""
         await self._await_carrier()
         others = {"received": received, "jobs": jobs, "cancels": cancels, "cancelled": cancelled}
-        write = self._write(self._take_buffered(), **others)
-        if write.records or any(others.values()):
+        write = self._write(self._take_buffered(), published=self._published, **others)
+        if write.records or write.published is not None or any(others.values()):
             run, lease, now = self._id, self._run.lease, self._engine.clock.now()
             await self._runner.attempt(lambda: self._store.write(run, lease, write, now), for_ever=True)
             self._note_stored(write)
             if points.armed:
                 await points.reach("workflow.recorded", job=self._run.job, records=write.records)
 
-    async def suspend(self, settlement: Settlement) -> None:
-        """Put the run to sleep, with what is known."""
+    async def suspend(self, settlement: Settlement, begins: tuple[Record, str] | None = None) -> None:
+        """Put the run to sleep, with what is known; or without that, to begin again with a record and arguments."""
         await self._await_carrier()
-        write, run, lease = self._write(self._take_buffered()), self._id, self._run.lease
+        records, args = (self._take_buffered(), None) if begins is None else ([begins[0]], begins[1])
+        write, run, lease = self._write(records, published=self._published, args=args), self._id, self._run.lease
         now = settlement.finished_at
         await self._runner.attempt(lambda: self._store.suspend(run, lease, write, settlement, now), for_ever=True)
 
@@ -262,9 +276,10 @@ class Steps:
         found = await self._store.find(self._id, call.number)
         return found if found is not None and found.outcome is not None else None
 
-    async def write_within(self, session: Session, records: Sequence[Record]) -> None:
-        """Write records in the transaction of a mutation."""
-        write, now = self._write(records), self._engine.clock.now()
+    async def write_within(self, session: Session, records: Sequence[Record], *, publishes: bool) -> None:
+        """Write records in the transaction of a mutation, and what is published if no other may do so now."""
+        write = self._write(records, published=self._published if publishes else None)
+        now = self._engine.clock.now()
         await self._store.write_within(session, self._id, self._run.lease, write, now)
 
     def outcome_of(self, function: AnyFunction, result: Any) -> str:
@@ -280,11 +295,11 @@ class Steps:
 
     # ----- steps
 
-    async def _run_step(self, call: OpenCall, carried: list[Record]) -> None:
+    async def _run_step(self, call: OpenCall, carried: list[Record] | None) -> None:
         task = asyncio.current_task()
         try:
             if call.kind is RecordKind.MUTATION:
-                await self._mutate(call, carried)
+                await self._mutate(call, carried or [], carries=carried is not None)
             else:
                 await self._act(call)
         except asyncio.CancelledError:
@@ -299,13 +314,12 @@ class Steps:
                 self._carrier = None
             self.notice.set()
 
-    async def _mutate(self, call: OpenCall, carried: list[Record]) -> None:
-        function, job = self._function(call), self._attempt(call)
+    async def _mutate(self, call: OpenCall, carried: list[Record], *, carries: bool) -> None:
+        function, job, published = self._function(call), self._attempt(call), self._published
         about: dict[str, Any] = {"caller": caller_of_job(function), "depth": 1, "job": job}
+        about |= {"steps": self, "made": call, "carried": carried, "carries": carries}
         try:
-            await self._runner.mutation(
-                _MutationStep(function, call.args, **about, steps=self, made=call, carried=carried)
-            )
+            await self._runner.mutation(_MutationStep(function, call.args, **about))
         except _Recorded as found:
             self._reserved[call.number] = found.record
         except _Abandoned:
@@ -318,7 +332,8 @@ class Steps:
                 raise
             self.settle(call, error_outcome(error))
             return
-        self._note_stored(Write([*carried, record := self._reserved.pop(call.number)]))
+        stored = [*carried, record := self._reserved.pop(call.number)]
+        self._note_stored(Write(stored, published=published if carries else None))
         self._history.note(record)
         self._put(record)
         if points.armed:
@@ -374,8 +389,13 @@ class Steps:
         found = self._attempts[call.number] = JobRun(
             run.job, call.function, run.lease, lambda _, progress: run.noticed(run, progress), needs_slot=False
         )
-        found.begun, found.step, found.lingering = True, call.number, run.lingering
+        found.begun, found.step, found.lingering = True, self._step(call), run.lingering
         return found
+
+    def _step(self, call: OpenCall) -> str:
+        """The number of a step, which is no other one's after the run has begun again."""
+        life = self.beginning.life
+        return f"{life}/{call.number}" if life else str(call.number)
 
     def _place(self, call: OpenCall, outcome: str, at: datetime | None = None) -> Record:
         attempts, job = (0, None) if call.record is None else (call.record.attempts, call.record.job)
@@ -406,6 +426,8 @@ class Steps:
 
     def _note_stored(self, write: Write) -> None:
         self._unsafe -= {record.place for record in write.records if record.place is not None}
+        if write.published is self._published:
+            self._published = None
         if write.records:
             self._run.job.attempt = 1  # it got on, so crashes are counted from here
 

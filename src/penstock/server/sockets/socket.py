@@ -513,8 +513,9 @@ class Socket:
                 self._check_size(outcome)
             except LimitExceeded as error:
                 outcome, failed = self._query_failure(error, entry.function.name), True
+            lines = answer.lines if exchange.dev else ()  # others may share the run
             self._watched.changes[number] = sockets.query_modification(
-                number, outcome, answer.journal, answer.lines, failed=failed
+                number, outcome, answer.journal, lines, failed=failed
             )
 
     def _transition(self) -> list[str]:

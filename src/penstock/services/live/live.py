@@ -98,7 +98,7 @@ class LiveQueries(Service):
         if entry.watchers:
             return
         leaves = entry.answer is not None and entry.answer.reads.request  # with its request
-        if leaves or entry.stale or entry in self._due or entry in self._reads.with_jobs:
+        if leaves or entry.stale or entry in self._due or self._reads.is_polled(entry):
             self._drop(entry)
             return
         self._entries.keep(entry, self.clock.monotonic())

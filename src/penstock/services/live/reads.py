@@ -21,11 +21,12 @@ from penstock.observe.logs import event as log_event
 from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
 from penstock.store.nouns.captures import identity_of
+from penstock.store.nouns.files import FILES
 from penstock.store.session import Session
 from penstock.store.sql.values import decode_captures, decode_ordered
 from penstock.store.store import Store
 
-_JOBS_EVERY = 0.25  # seconds
+_JOBS_EVERY, _FILES_EVERY = 0.25, 1.0  # seconds
 _POLL_SOON, _POLL_LATE = 0.25, 5.0
 _OTHERWISE = frozenset({Kind.TEXT, Kind.REAL, Kind.DECIMAL})
 
@@ -40,11 +41,13 @@ class Reads:
     Attributes:
         captured: The tables that are captured, by the numbers of their interests.
         with_jobs: The entries that read the statuses of jobs.
+        with_files: The entries that looked for files.
     """
 
     def __init__(self, store: Store, clock: Clock, definitions: Iterable[TableDefinition]) -> None:
         self.captured: dict[int, TableDefinition] = {}
         self.with_jobs = set[Entry]()
+        self.with_files = set[Entry]()
         self._store = store
         self._clock = clock
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}
@@ -84,7 +87,9 @@ class Reads:
     async def demand(self, position: Position | None) -> bool:
         """Have the tables captured that entries read; whether they are."""
         read = self.interests()
-        self._store.signals.watched = {self.captured[number].name for number in read}
+        self._store.signals.watched = {self.captured[number].name for number in read} | (
+            {FILES} if self.with_files else set()
+        )
         if lapsing := self._demands.lapsing(read, position):
             demand = await self._store.changes.demand(lapsing, self._demands.room)
             self._demands.add(demand)
@@ -162,11 +167,26 @@ class Reads:
             if answer.jobs != {job: found[job] for job in answer.reads.jobs if job in found}
         ]
         said = [(entry, "the status of a job has changed") for entry in changed]
+        said += [(entry, "a file came or went") for entry in await self._find_changed_files(session)]
         return [*((entry, "its time has come") for entry in timed), *said]
+
+    async def _find_changed_files(self, session: Session) -> list[Entry]:
+        """The entries that looked for files, if one of these came or went since. Nothing else of a file changes."""
+        read = {entry: entry.answer.reads.files for entry in self.with_files if entry.answer is not None}
+        wanted = {file_id for files in read.values() for file_id in files}
+        found = await self._store.files.find_existing(session, wanted) if wanted else set()
+        return [
+            entry for entry, files in read.items() if any(known is not (one in found) for one, known in files.items())
+        ]
+
+    def is_polled(self, entry: Entry) -> bool:
+        """Whether nobody tells of what an entry has read, so that its answer may be stale."""
+        return entry in self.with_jobs or entry in self.with_files
 
     def pause(self) -> float:
         """Seconds until an entry's time comes, or its jobs are looked at."""
         times = [_JOBS_EVERY] if self.with_jobs else []
+        times += [_FILES_EVERY] if self.with_files else []
         return min([*times, *(entry.next_run_at - self._clock.monotonic() for entry in self._timed)], default=math.inf)
 
     # ----- noting
@@ -186,11 +206,12 @@ class Reads:
             entry.next_run_at = min(entry.next_run_at, now + (reads.until - self._clock.now()).total_seconds())
         _have(self._everything, entry, is_in=reads.everything)
         _have(self.with_jobs, entry, is_in=bool(reads.jobs))
+        _have(self.with_files, entry, is_in=bool(reads.files))
         _have(self._timed, entry, is_in=entry.next_run_at < math.inf)
 
     def forget(self, entry: Entry) -> None:
         self._note_ranges(entry, [])
-        for those in (self._everything, self._timed, self.with_jobs):
+        for those in (self._everything, self._timed, self.with_jobs, self.with_files):
             those.discard(entry)
 
     def _note_ranges(self, entry: Entry, reads: list[RangeRead | SearchRead]) -> None:

@@ -20,6 +20,12 @@ union all
 select from penstock.scheduled_job s
 where s.blocks_key and not s.waiting and s.pool = :pool and s.concurrency_key = k.key
 
+-- {begun}: the runs of workflows of a key that have begun, and wait for a slot only: they come first, and need no token.
+select count(*) from (
+    select from penstock.scheduled_job s
+    where s.waiting and s.pool = :pool and s.concurrency_key = k.key and s.rank < -8900000000000000000 and {ours} limit :room
+) few
+
 -- {line}: the keys whose jobs wait at a gate, in order: those after the one that had the last turn, then from the first on.
 ahead (key) as (
     select * from (
@@ -57,17 +63,17 @@ with recursive {gate}, {line}, turn as (
         select count(*) from (
             {runs}
         )
-    ) as running
+    ) as running, ({begun}) as begun
     from (
         select key from ahead where key is not null union all select key from again where key <= (select last from gate)
     ) k
 ), free as (
-    select turn.key, turn.running, rate.value, rate.parts, rate.moment
+    select turn.key, turn.running, turn.begun, rate.value, rate.parts, rate.moment
     from turn left join penstock.rate_limit rate
         on rate.name = 'pool:' || :pool and rate.key = turn.key and turn.key <> ''
         and (select key_rate_limit from gate) is not null
     where (turn.key = '' or turn.running < (select coalesce(key_parallelism, 1000000000) from gate))
-      and (rate.open_at is null or rate.open_at <= :now)
+      and (rate.open_at is null or rate.open_at <= :now or turn.begun > 0)
     limit :keys
 )
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
@@ -76,15 +82,15 @@ select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, g
                select 1 from penstock.scheduled_job s
                where s.waiting and s.pool = :pool and s.concurrency_key = free.key and {ours} limit :room
            )
-       ) as waiting, free.running, free.value as key_value, free.parts as key_parts, free.moment as key_moment
+       ) as waiting, free.running, free.begun, free.value as key_value, free.parts as key_parts, free.moment as key_moment
 from gate left join free on true;
 -- PostgreSQL: LATERAL with a limit keeps the order of keys, whatever the planner thinks of the tables.
 with recursive {gate}, {line}
 select gate.key_parallelism, gate.rate_limit, gate.key_rate_limit, gate.value, gate.parts, gate.moment,
-       gate.opens_at, turn.key, turn.waiting, turn.running, turn.value as key_value, turn.parts as key_parts,
+       gate.opens_at, turn.key, turn.waiting, turn.running, turn.begun, turn.value as key_value, turn.parts as key_parts,
        turn.moment as key_moment
 from gate left join lateral (
-    select k.key, f.running, rate.value, rate.parts, rate.moment, (
+    select k.key, f.running, b.begun, rate.value, rate.parts, rate.moment, (
         select count(*) from (
             select from penstock.scheduled_job s
             where s.waiting and s.pool = :pool and s.concurrency_key = k.key and {ours} limit :room
@@ -96,12 +102,12 @@ from gate left join lateral (
         select count(*) as running from (
             {runs}
         ) few
-    ) f left join lateral (
+    ) f cross join lateral ({begun}) b (begun) left join lateral (
         select r.value, r.parts, r.moment, r.open_at from penstock.rate_limit r
         where r.name = 'pool:' || :pool and r.key = k.key and k.key <> '' and gate.key_rate_limit is not null limit 1
     ) rate on true
     where (k.key = '' or gate.key_parallelism is null or f.running < gate.key_parallelism)
-      and (rate.open_at is null or rate.open_at <= :now)
+      and (rate.open_at is null or rate.open_at <= :now or b.begun > 0)
     limit :keys
 ) turn on true;
 

@@ -151,7 +151,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
 
     async def _post(self, session: Session, run: UUID, kind: str, name: str, payload: str, now: datetime) -> None:
         await self._execute(session, "post", run=run, kind=kind, name=name, payload=payload, now=now)
-        await self._execute(session, "wake", run=run)
+        await self._fetch_each(session, "wake", [{"run": run}])
 
     def _statuses(self, rows: Sequence[Row]) -> builtins.list[JobStatus]:
         reveal = self._access.encryption.reveal
@@ -169,6 +169,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
             id=lambda row: job_id(self._access.uuid(row["id"])),
             args=lambda row: decode_json(reveal(row["args"])),
             result=result,
+            published=lambda row: None if row["published"] is None else decode_json(reveal(row["published"])),
             options=lambda row: options_of(row["options"]).with_context(reveal),
         )
 

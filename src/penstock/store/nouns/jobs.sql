@@ -45,7 +45,7 @@ and (:before::timestamptz is null or coalesce(finished_at, enqueued_at) < :befor
 select id, function, args, case when ending is null then 'pending' else 'completing' end as state, attempt, run_at,
        enqueued_at, (ending::jsonb ->> 'started_at')::timestamptz as started_at, null::timestamptz as finished_at,
        null::text as result, error, null::text as traceback, pool, null::text as on_complete_error, attempts, priority,
-       options, on_complete, null::text as progress, ending::jsonb ->> 'attempts' as on_complete_attempts
+       options, on_complete, null::text as progress, ending::jsonb ->> 'attempts' as on_complete_attempts, {published}
 
 -- {running}: a running job as it is listed.
 select id, function, args, case when ending is null then 'running' else 'completing' end as state, attempt, run_at,
@@ -53,11 +53,14 @@ select id, function, args, case when ending is null then 'running' else 'complet
        case when ending is null then started_at else (ending::jsonb ->> 'started_at')::timestamptz end as started_at,
        null::timestamptz as finished_at, null::text as result, error, null::text as traceback, pool,
        null::text as on_complete_error, attempts, priority, options, on_complete, progress,
-       ending::jsonb ->> 'attempts' as on_complete_attempts
+       ending::jsonb ->> 'attempts' as on_complete_attempts, {published}
 
 -- {ended}: a job that has ended as it is listed.
 select id, function, args, state, attempt, run_at, enqueued_at, started_at, finished_at, result, error, traceback, pool,
-       on_complete_error, attempts, priority, options, on_complete, null::text as progress, on_complete_attempts
+       on_complete_error, attempts, priority, options, on_complete, null::text as progress, on_complete_attempts, {published}
+
+-- {published}: the state that a job has published last, if it is a run of a workflow.
+(select w.published from penstock.workflow_state w where w.run = id) as published
 
 -- find: some jobs, wherever they stand.
 -- SQLite: one at a time, as no way leads there and back.

@@ -30,7 +30,7 @@ _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that
     **dict.fromkeys(
         ("name", "context", "concurrency_key", "key", "trace", "program", "run", "on_complete_only"), (str, _NONE)
     ),
-    **dict.fromkeys(("timeout", "start_deadline"), (int, float, _NONE)),
+    **dict.fromkeys(("timeout", "start_deadline", "deadline"), (int, float, _NONE)),
     **dict.fromkeys(("until_start", "restartable"), (bool, _NONE)),
     "task": (int, _NONE),
 }

@@ -259,7 +259,9 @@ with outcome as materialized (
     insert into penstock.scheduled_job ({job_columns}, ending, attempt, enqueued_at, error,
          gated, concurrency_key, blocks_key, attempts)
     select id, pool, function, kind, args, priority,
-           rank + case when blocks_key or keeps_rank then 0 else (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
+           case when keeps_rank and gated then -9000000000000000000 + (extract(epoch from enqueued_at) * 1000000)::bigint
+                when keeps_rank or blocks_key then rank
+                else rank + (extract(epoch from run_at - last_run_at) * 1000000)::bigint end, run_at,
            options, on_complete, ending, attempt, enqueued_at, coalesce(error, last_error),
            gated and state = 'pending', concurrency_key, blocks_key, attempts
     from gone where state = 'pending' or (state = 'completing' and run_at > finished_at)

@@ -42,7 +42,7 @@ class SearchState(SearchRow):
 class Indexed:
     """The tokens of a row."""
 
-    key: str  # as the change feed spells it
+    key: str  # as the change feed spells it; of any length
     created: int | None  # in microseconds; None for a table without creation times
     tokens: str
 
@@ -121,7 +121,7 @@ class Searches(Noun, ABC, queries=("searches",)):
             if restart:
                 await self._execute(session, "restart", id=number)
             if gone:
-                await session.execute_many(self._on(number, self._delete), [[key] for key in gone])
+                await session.execute_many(self._on(number, self._delete), [[self._mark(key)] for key in gone])
             await self._write(session, number, rows)
         return True
 
@@ -139,6 +139,10 @@ class Searches(Noun, ABC, queries=("searches",)):
                 await session.execute(self._on(number, text))
 
     # ----- steps
+
+    def _mark(self, key: str) -> str | bytes:
+        """The value by which the table of tokens finds a key."""
+        return key
 
     @abstractmethod
     def _match(self, query: Query, filters: Iterable[str]) -> str:

@@ -35,6 +35,17 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of the code of a workflow, as ``ctx.patched`` names it."""
+
+    name: str
+    workflow: str
+    since: datetime  # when the first known run took it up
+    with_it: int  # unfinished runs that have
+    without: int  # unfinished runs that began before, and have not: they may need the old branch
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """The writes of a run's worker that belong together."""
 
@@ -45,6 +56,8 @@ class Write:
     refused: tuple[str, str] | None = None  # the function and the code, if that does not fit the run
     cancelled: bool = False  # whether the run has learned that it is to be canceled
     restarts: bool = False  # whether the attempts at the run are counted from 1 again
+    published: str | None = None  # the state that it has published last
+    args: str | None = None  # the arguments with which it begins again, without the records that it has
 
     @property
     def of_records(self) -> bool:
@@ -73,6 +86,14 @@ class Workflows(Noun, queries=("workflows",)):
         async with self._writing() as session:
             await self._execute(session, "forget_wakes", run=run)
             return self._read(Arrival, await self._fetch(session, "inbox", run=run))
+
+    async def list_events(self, run: UUID) -> list[Arrival]:
+        """The events that a run has not received, for people."""
+        return self._read(Arrival, [row for row in await self._look("inbox", run=run) if row["kind"] == "event"])
+
+    async def list_patches(self) -> list[Patch]:
+        """The changes of code that runs have taken up, the newest first."""
+        return self._read(Patch, await self._look("patches"))
 
     async def write(self, run: UUID, lease: int, write: Write, now: datetime) -> None:
         """Write for a run in a transaction of its own.
@@ -103,21 +124,33 @@ class Workflows(Noun, queries=("workflows",)):
                 raise _lease_error()
             await self._write(session, run, write, now)
 
-    async def is_unfinished(self, run: UUID) -> bool:
-        """Whether a run has not ended, by now: no transaction of a user reads the tables of jobs for it.
+    async def find_unfinished(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
+        """Those of these runs that have not ended, by now, and whether they have so many events that nobody received.
 
-        Callers hold a connection each. They take turns on one that is not for calls, or they would wait for each other.
+        No transaction of a user reads the tables of jobs for it. Callers hold a connection each. They take turns on one
+        that is not for calls, or they would wait for each other.
         """
         async with self._turn:
-            return bool(await self._look("unfinished", run=run))
+            rows = await self._look("unfinished", runs=list(runs), most=most)
+        return {self._access.uuid(row["run"]): bool(row["is_full"]) for row in rows}
+
+    async def has_key(self, run: UUID, name: str, key: str) -> bool:
+        """Whether an event with a key was sent to a run."""
+        return bool(await self._look("find_key", run=run, name=name, key=key))
 
     async def send(
-        self, transaction: OpenTransaction, run: UUID, name: str, key: str | None, payload: str, now: datetime
+        self,
+        transaction: OpenTransaction,
+        runs: Sequence[UUID],
+        name: str,
+        key: str | None,
+        payload: str,
+        now: datetime,
     ) -> None:
-        """Send an event to a run in a transaction, unless one with its key was sent before."""
-        values = {"run": run, "name": name, "key": key, "payload": payload, "now": now}
-        await self._execute(transaction, "send", **values)
-        await self._execute(transaction, "wake", run=run)
+        """Send an event to runs in a transaction, unless one with its key was sent before."""
+        rows = [{"run": run} for run in runs]
+        await self._fetch_each(transaction, "send", rows, name=name, key=key, payload=payload, now=now)
+        await self._fetch_each(transaction, "wake", rows)
 
     async def wake(self, now: datetime) -> tuple[int, list[UUID]]:
         """Let runs go on that sleep and have something new; the number of these, and the running ones that have."""
@@ -137,13 +170,18 @@ class Workflows(Noun, queries=("workflows",)):
     async def prune(self, now: datetime, limit: int) -> int:  # noqa: ARG002 - a run goes with its job
         """Forget runs whose status has expired, in one bounded step; their number."""
         runs = [self._access.uuid(row["run"]) for row in await self._look("over", limit=limit)]
-        for run in runs:
-            await self._run("forget", run=run)
+        if runs:
+            await self._run("forget", runs=runs)
         return len(runs)
 
     # ----- steps
 
     async def _write(self, session: Session, run: UUID, write: Write, now: datetime) -> None:
+        if write.args is not None:
+            await self._execute(session, "forget_records", run=run)
+            await self._execute(session, "begin_again", run=run, args=write.args)
+        if write.published is not None:
+            await self._execute(session, "publish", run=run, published=write.published)
         if write.records:
             rows = [self._row(record) for record in write.records]
             await self._fetch_each(session, "record", rows, run=run)

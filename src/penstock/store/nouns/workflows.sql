@@ -1,5 +1,5 @@
 -- {record}: a record of a run.
-number, kind, place, at, function, digest, args, outcome, attempts, due_at, job
+number, kind, place, at, function, digest, args, outcome, attempts, due_at, job, made_at
 
 -- history: the records of a run.
 select {record} from penstock.workflow_record where run = :run;
@@ -13,7 +13,7 @@ select 1 as held from penstock.running_job where id = :run and lease = :lease fo
 -- record: add records of a run, or the outcomes of calls that have begun.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job)
+values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
     due_at = excluded.due_at;
@@ -21,7 +21,7 @@ set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attemp
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -30,7 +30,7 @@ set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attemp
 -- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job
+select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at
 where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -43,7 +43,7 @@ with held as materialized (
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from held cross join unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
@@ -52,6 +52,16 @@ returning number;
 
 -- reset_attempts: count the attempts at a run from 1 again, as it got on.
 update penstock.running_job set attempt = 1 where id = :run and lease = :lease and attempt > 1;
+
+-- publish: keep the state that a run has published last.
+insert into penstock.workflow_state (run, published) values (:run, :published)
+on conflict (run) do update set published = excluded.published;
+
+-- forget_records: forget the records of a run.
+delete from penstock.workflow_record where run = :run;
+
+-- begin_again: give a run that sleeps other arguments.
+update penstock.scheduled_job set args = :args where id = :run;
 
 -- receive: mark events as received.
 update penstock.workflow_event set received = true where run = :run and id = any(:ids::bigint[]);
@@ -62,22 +72,60 @@ delete from penstock.workflow_wake where run = :run;
 -- inbox: the events that a run has not received yet, in their order.
 select id, kind, name, payload, sent_at from penstock.workflow_event where run = :run and not received order by id;
 
--- unfinished: whether a run has not ended.
-select 1 from penstock.ready_job where id = :run and ending is null
-union all select 1 from penstock.scheduled_job where id = :run and ending is null
-union all select 1 from penstock.running_job where id = :run and ending is null;
+-- {open_runs}: runs that have not ended, with their workflows.
+select id, function from penstock.ready_job where ending is null
+union all select id, function from penstock.scheduled_job where ending is null
+union all select id, function from penstock.running_job where ending is null
 
--- send: send an event to a run, unless one with its key was sent before.
+-- patches: the changes of code that runs have taken up, with the unfinished runs that have, and that began before and have not.
+-- Unbounded: it looks at all runs.
+select t.name, t.workflow, t.since,
+    (select count(*) from ({open_runs}) j where j.function = t.workflow and exists (
+        select from penstock.workflow_record r where r.run = j.id and r.kind = 'patch' and r.function = t.name
+    )) as with_it,
+    (select count(*) from ({open_runs}) j where j.function = t.workflow and exists (
+        select from penstock.workflow_record r where r.run = j.id and r.number = 0 and r.at <= t.since
+    ) and not exists (
+        select from penstock.workflow_record r where r.run = j.id and r.kind = 'patch' and r.function = t.name
+    )) as without
+from (
+    select r.function as name, j.function as workflow, min(r.at) as since from penstock.workflow_record r
+    join ({open_runs} union all select id, function from penstock.finished_job) j on j.id = r.run
+    where r.kind = 'patch' group by r.function, j.function
+) t order by t.since desc, t.name;
+
+-- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
+select j.id as run, (
+    select count(*) from (select from penstock.workflow_event e where e.run = j.id and not e.received limit :most) few
+) >= :most as is_full
+from (
+    select id from penstock.ready_job where id = any(:runs::uuid[]) and ending is null
+    union all select id from penstock.scheduled_job where id = any(:runs::uuid[]) and ending is null
+    union all select id from penstock.running_job where id = any(:runs::uuid[]) and ending is null
+) j;
+
+-- find_key: whether an event with a key was sent to a run.
+select 1 from penstock.workflow_event where run = :run and name = :name and key = :key;
+
+-- send: send an event to runs, unless one with its key was sent before.
+-- SQLite: one at a time.
 insert into penstock.workflow_event (run, kind, name, key, payload, sent_at)
 values (:run, 'event', :name, :key, :payload, :now)
+on conflict do nothing;
+-- PostgreSQL: any number at once.
+insert into penstock.workflow_event (run, kind, name, key, payload, sent_at)
+select t.run, 'event', :name::text, :key::text, :payload::text, :now::timestamptz from unnest(:run::uuid[]) as t (run)
 on conflict do nothing;
 
 -- post: put the end of a job, or a request to cancel, into the inbox of a run.
 insert into penstock.workflow_event (run, kind, name, payload, sent_at)
 values (:run, :kind, :name, :payload, :now);
 
--- wake: have a worker look at the inbox of a run.
+-- wake: have a worker look at the inboxes of runs.
+-- SQLite: one at a time.
 insert into penstock.workflow_wake (run) values (:run);
+-- PostgreSQL: any number at once.
+insert into penstock.workflow_wake (run) select * from unnest(:run::uuid[]);
 
 -- any_wakes: whether anybody has something new.
 select 1 from penstock.workflow_wake limit 1;
@@ -128,8 +176,10 @@ where not waiting and id in (
 returning id;
 
 -- {over}: runs that are nowhere any more.
-select b.run from penstock.workflow_record b
-where b.number = 0 and not exists (select from penstock.ready_job j where j.id = b.run)
+select b.run from (
+    select run from penstock.workflow_record where number = 0 union select run from penstock.workflow_event
+) b
+where not exists (select from penstock.ready_job j where j.id = b.run)
   and not exists (select from penstock.scheduled_job j where j.id = b.run)
   and not exists (select from penstock.running_job j where j.id = b.run)
   and not exists (select from penstock.finished_job j where j.id = b.run)
@@ -138,7 +188,18 @@ where b.number = 0 and not exists (select from penstock.ready_job j where j.id =
 -- Unbounded: it looks at all runs.
 {over} limit :limit;
 
--- forget: forget a run.
-delete from penstock.workflow_record where run = :run;
-delete from penstock.workflow_event where run = :run;
-delete from penstock.workflow_refusal where run = :run;
+-- forget: forget runs.
+-- SQLite: one statement for each table.
+delete from penstock.workflow_record where run = any(:runs::uuid[]);
+delete from penstock.workflow_event where run = any(:runs::uuid[]);
+delete from penstock.workflow_state where run = any(:runs::uuid[]);
+delete from penstock.workflow_refusal where run = any(:runs::uuid[]);
+-- PostgreSQL: one statement for all.
+with records as (
+    delete from penstock.workflow_record where run = any(:runs::uuid[])
+), events as (
+    delete from penstock.workflow_event where run = any(:runs::uuid[])
+), states as (
+    delete from penstock.workflow_state where run = any(:runs::uuid[])
+)
+delete from penstock.workflow_refusal where run = any(:runs::uuid[]);

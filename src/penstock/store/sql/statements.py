@@ -169,14 +169,21 @@ class TableStatements:
             "get", lambda: f"select {self.columns} from {self.table} where {self._has_key(1)}", reads=True
         )
 
-    def get_many(self, keys: Sequence[Any]) -> tuple[Statement, list[Any]]:
-        """The rows with any of some keys, and its parameters."""
+    def get_many(self, keys: Sequence[Any], *, encoded: bool = False) -> tuple[Statement, list[Any]]:
+        """The rows with any of some keys, and its parameters.
+
+        The keys are as `TableDefinition.encode_key` gives them; encoded ones are lists of values as the driver takes
+        them.
+        """
         sql = f"select {self.columns} from {self.table} where "
         if len(self.definition.key) == 1 and self.dialect.any_of:
             sql += self._is_any_key()
-            return self._build_once("get_many", lambda: sql, reads=True), [list(keys)]
+            return self._build_once("get_many", lambda: sql, reads=True), [
+                [key[0] for key in keys] if encoded else [*keys]
+            ]
         count = 1 << (len(keys) - 1).bit_length()  # so that there are few such statements
-        args = [value for key in (*keys, *repeat(keys[-1], count - len(keys))) for value in self.key_args(key)]
+        each = (key if encoded else self.key_args(key) for key in (*keys, *repeat(keys[-1], count - len(keys))))
+        args = [value for values in each for value in values]
         return self._build_once(("get_many", count), lambda: f"{sql}{self._has_any_key(count)}", reads=True), args
 
     def part(self, names: tuple[str, ...], *, many: bool = False) -> tuple[Statement, RowDecoder]:
@@ -338,13 +345,8 @@ class TableStatements:
         return " and ".join(f"{self.dialect.quote(column.name)} = {self._bind(column, n)}" for n, column in columns)
 
     def _has_any_key(self, count: int) -> str:
-        """The condition that a row has one of this many keys of several columns."""
-        columns = self.definition.key_columns
-        keys = (
-            ", ".join(self._bind(column, n) for n, column in enumerate(columns, 1 + place * len(columns)))
-            for place in range(count)
-        )
-        return f"({self._key()}) in ({', '.join(f'({key})' for key in keys)})"
+        """The condition that a row has one of this many keys."""
+        return " or ".join(self._has_key(1 + place * len(self.definition.key)) for place in range(count))
 
     def _is_any_key(self) -> str:
         """The condition that a row has one of the keys, of one column, in the first parameter."""

@@ -222,6 +222,8 @@ def _key_value(dialect: Dialect, kind: Kind, spelled: str) -> Any:
     found = _from_json(dialect, kind, read_values(spelled))
     if isinstance(found, datetime) and found.tzinfo is None:
         return found.replace(tzinfo=UTC)
+    if kind is Kind.REAL and isinstance(found, float) and kind in dialect.foreign:  # the column may be numeric
+        return dialect.foreign[kind](found)
     return dialect.encode_value(kind, found) if isinstance(found, Decimal) else found
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.clock import SystemClock
 from penstock.jobs.job import Job, NewJob, Settlement
-from penstock.jobs.order import rank
+from penstock.jobs.order import rank, rank_of_begun
 from penstock.jobs.states import FINISHED, JobState
 from penstock.pools.gate import Passage
 from penstock.store.nouns.gates import Gates
@@ -125,7 +125,9 @@ class SqliteJobs(Jobs):
             return False
         values = dict(rows[0]) | {"attempt": settlement.attempt, "waiting": False}
         values["blocks_key"] = settlement.blocks_key and bool(values["concurrency_key"])
-        if not values["blocks_key"] and not settlement.keeps_rank:
+        if settlement.keeps_rank and values["gated"]:
+            values["rank"] = rank_of_begun(datetime.fromisoformat(values["enqueued_at"]))
+        elif not values["blocks_key"] and not settlement.keeps_rank:
             values["rank"] += (settlement.run_at - datetime.fromisoformat(values["run_at"])) // timedelta.resolution
         values["run_at"] = encode_datetime(settlement.run_at)
         values["ending"] = ending_text(settlement.ending)

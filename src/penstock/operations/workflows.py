@@ -1,0 +1,181 @@
+"""The operations on runs of workflows: they are seen with their steps, told events, and exported.
+
+A run is a job, so what can be done to any job is done there; here is what only a run has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.app import Backend
+from penstock.errors import DataError, ValueInvalid
+from penstock.functions.signature import encoder_of
+from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import JobId, JobStatus, job_uuid
+from penstock.jobs.states import FINISHED, JobState
+from penstock.operations import jobs
+from penstock.operations.operation import Given, Noun, Parameter, Refusal, Refusals
+from penstock.values import decode_json
+from penstock.workflows.exported import write_history
+from penstock.workflows.record import BEGINNING, Record, RecordKind
+from penstock.workflows.waterfall import Reveal, RunStep, steps_of
+
+noun = Noun("workflows")
+PARKED, _WAITS = "WorkflowMismatch: ", "Waits"  # the beginnings of reasons
+STATES = {
+    "waiting": {"state": "pending", "error": _WAITS},
+    "parked": {"state": "pending", "error": PARKED},
+    **{state: {"state": state} for state in ("running", "success", "failed", "canceled")},
+}
+
+
+class EventUnknown(DataError):
+    """The program declares no such event."""
+
+
+class RunUnknown(DataError):
+    """There is no such run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, as people look at it.
+
+    Attributes:
+        job: Its job.
+        doing: One of `STATES`, or the state of its job.
+        steps: Its steps and waits.
+        events: The names of events that it has not received, in their order.
+    """
+
+    job: JobStatus
+    doing: str
+    steps: list[RunStep]
+    events: list[str]
+
+
+def doing_of(job: JobStatus) -> str:
+    """What a run does: it waits, is parked, or the state of its job."""
+    reason = job.error or ""
+    if job.state is not JobState.PENDING:
+        return job.state.value
+    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else job.state.value
+
+
+async def find_run(backend: Backend, run: str) -> Run:
+    """Find a run with its steps. Raises `RunUnknown`."""
+    job = await backend.job(JobId(run))
+    records = [] if job is None else await backend.engine.store.workflows.read_history(job_uuid(job.id))
+    if job is None or not (records or job.function in backend.app.registry.workflows):
+        raise RunUnknown(f"There is no run {run}.", fix="Its status may have expired; see penstock workflows.")
+    inbox = [] if job.state in FINISHED else await backend.engine.store.workflows.list_events(job_uuid(job.id))
+    return Run(job, doing_of(job), steps_of(records, revealing(backend)), [one.name for one in inbox])
+
+
+def revealing(backend: Backend) -> Reveal:
+    """Make what decrypts the outcomes of records, and masks the secrets in them."""
+    decrypt, app = backend.engine.store.encryption.decrypt, backend.app
+
+    def reveal(record: Record) -> Mapping[str, Any] | None:
+        if record.outcome is None:
+            return None
+        outcome: dict[str, Any] = decode_json(decrypt(record.outcome))
+        if record.number == BEGINNING:
+            return {"life": outcome["life"]}  # and not its secret
+        function, result = app.registry.find(record.function), outcome.get("result")
+        if function is not None and "result" in outcome:
+            outcome["result"] = function.signature.results.mask(result)
+        elif record.kind is RecordKind.EVENT and result and (event := app.events.get(result["name"])):
+            outcome["result"] = {**result, "payload": encoder_of(event.type).mask(result["payload"])}
+        return outcome
+
+    return reveal
+
+
+_RUN = Parameter("run", needed=True)
+_REFUSALS: Refusals = {RunUnknown: Refusal(404, "RunNotFound"), EventUnknown: Refusal(404, "EventNotFound")}
+
+
+# ----- to see
+
+
+def describe_list(found: list[tuple[JobStatus, str]]) -> dict[str, Any]:
+    """Make JSON of a list of runs."""
+    return {"runs": [{"doing": doing, **jobs.sayable(job)} for job, doing in found]}
+
+
+@noun.lists(
+    Parameter("state", "choice", "Only runs in this state.", choices=tuple(STATES)),
+    Parameter("function", about="Only runs of this workflow; the module is optional."),
+    Parameter("key", about="Only runs with this key."),
+    Parameter("limit", "page", "How many runs to list.", default=20, most=1_000),
+    answers=describe_list,
+)
+async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
+    """Show runs of this program's workflows, the newest first."""
+    registry, limit, name = backend.app.registry, given["limit"], given.get("function")
+    names = registry.workflows if name is None else [registry.full_name(name)]
+    where = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
+    found = [job for one in names for job in await backend.jobs(None, limit, where=JobFilter(function=one, **where))]
+    newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
+    return [(job, doing_of(job)) for job in newest]
+
+
+def describe(found: Run) -> dict[str, Any]:
+    """Make JSON of a run."""
+    return {"doing": found.doing, **jobs.sayable(found.job), "steps": found.steps, "events": found.events}
+
+
+@noun.shows(_RUN, answers=describe, refusals=_REFUSALS)
+async def show(backend: Backend, given: Given) -> Run:
+    """Show RUN: what it waits for, and its steps with their arguments, attempts and outcomes."""
+    return await find_run(backend, given["run"])
+
+
+@noun.shows(_RUN, refusals=_REFUSALS)
+async def export(backend: Backend, given: Given) -> dict[str, Any]:
+    """Print the history of RUN as JSON, without secrets. penstock.testing.replay runs today's code on it."""
+    run = await find_run(backend, given["run"])
+    records = await backend.engine.store.workflows.read_history(job_uuid(run.job.id))
+    about = {"workflow": run.job.function, "run": run.job.id, "args": run.job.args, "state": run.job.state.value}
+    return write_history(records, revealing(backend), **about)
+
+
+@noun.shows()
+async def patches(backend: Backend, _given: Given) -> dict[str, Any]:
+    """Show the changes that ctx.patched names, and how many unfinished runs go without: their old branches."""
+    return {"patches": await backend.engine.store.workflows.list_patches()}
+
+
+# ----- to change
+
+
+@noun.changes(
+    _RUN,
+    Parameter("event", "name", needed=True),
+    Parameter("payload", "any text", "The payload as JSON.", metavar="JSON"),
+    Parameter("key", about="Of several with the same key the run receives only the first."),
+    tells="{event} is sent to {run}.",
+    refusals={**_REFUSALS, DataError: Refusal(409, "RunEnded")},
+)
+async def send(backend: Backend, given: Given) -> dict[str, Any]:
+    """Send EVENT to RUN, which receives it when it waits for it."""
+    event = backend.app.events.get(given["event"])
+    if event is None:
+        known = ", ".join(sorted(backend.app.events)) or "none"
+        raise EventUnknown(f"The program declares no event {given['event']!r}.", fix=f"Declared are: {known}.")
+    try:
+        payload = event.decode(given.get("payload") or "null")
+    except ValueError as error:
+        raise ValueInvalid(f"The payload of {event.name} is not what its type says: {error}") from error
+    await event.send(backend, JobId(given["run"]), payload, key=given.get("key"))
+    return {"run": given["run"], "event": event.name, "sent": True}
+
+
+@noun.changes(_RUN, tells=lambda _given, found: jobs.cancel.tell({}, found), answers=jobs.cancel.answers)
+async def cancel(backend: Backend, given: Given) -> Mapping[str, Any]:
+    """Ask for RUN to be canceled. Its body may clean up in steps, and its compensations run."""
+    run = await find_run(backend, given["run"])
+    return await jobs.cancel.run(backend, {"job": [run.job.id]})

@@ -1,0 +1,239 @@
+"""Runs of workflows as people look after them: lists, steps, events, exports and patches; and replayed histories."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+
+from penstock import ActionCtx, App, JobId, MutationCtx, Retry, Table, ValueInvalid, WorkflowCtx
+from penstock.operations import workflows
+from penstock.operations.operation import Operation
+from penstock.operations.workflows import EventUnknown, Run, RunUnknown
+from penstock.schema.encoder import MASKED
+from penstock.testing import ReplayFailed, TestApp, replay
+
+pytestmark = pytest.mark.both_stores
+NOW = timedelta(0)
+app = App()
+
+
+class Note(Table):
+    text: str
+
+
+class Card(BaseModel):
+    name: str
+    number: SecretStr
+
+
+card_added = app.event("card_added", Card)
+failing: list[str] = []
+
+
+@app.internal_mutation
+async def note(ctx: MutationCtx, text: str) -> str:
+    await ctx.db.insert(Note(text=text))
+    return text.upper()
+
+
+@app.internal_action
+async def call(ctx: ActionCtx, what: str) -> str:
+    await asyncio.sleep(0)  # it lets others run, as a real call does
+    if what in failing:
+        failing.remove(what)
+        raise ConnectionError(f"no way for {what}")
+    return what
+
+
+@app.internal_action
+async def charge(ctx: ActionCtx, card: Card) -> SecretStr:
+    return SecretStr(f"receipt {card.number.get_secret_value()}")
+
+
+@app.workflow
+async def order(ctx: WorkflowCtx, name: str) -> str:
+    await ctx.run_mutation(note, name)
+    patient = ctx.with_options(retry=Retry(max_attempts=3, initial_backoff=600, base=1))
+    await asyncio.gather(patient.run_action(call, "a"), ctx.run_action(call, "b"))
+    await ctx.sleep(timedelta(days=1))
+    card = await ctx.wait_for(card_added, timeout=timedelta(days=2))
+    await ctx.run_action(charge, card)
+    return name
+
+
+async def see(backend: TestApp, operation: Operation, **given: Any) -> Any:
+    defaults = {one.name: one.default for one in operation.takes}
+    return await operation.run(backend, {**defaults, **given})
+
+
+async def test_a_run_is_seen_with_its_steps(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        failing[:] = ["a", "a"]
+        began = backend.clock.now()
+        job = await backend.scheduler.run_after(NOW, order, "ada")
+        await backend.run_until_idle(advance=False)
+        run: Run = await see(backend, workflows.show, run=job)
+        assert run.doing == "waiting"
+        told = [(one.number, one.kind, one.what.partition(":")[2], one.state, one.attempts) for one in run.steps]
+        assert told == [
+            (1, "mutation", "note", "done", 0),
+            (2, "action", "call", "retries", 1),
+            (3, "action", "call", "done", 0),
+        ]
+        assert run.steps[1].due_at is not None
+        for _ in range(2):
+            backend.clock.advance(timedelta(hours=1))
+            await backend.run_until_idle(advance=False)
+        backend.clock.advance(timedelta(days=1))
+        await backend.run_until_idle(advance=False)
+        run = await see(backend, workflows.show, run=job)
+        retried, sleep = run.steps[1], run.steps[-1]
+        assert (retried.state, retried.attempts, retried.began_at) == ("done", 2, began)
+        assert (sleep.kind, sleep.what, sleep.ended_at) == ("timer", "sleep", retried.ended_at + timedelta(days=1))  # type: ignore[operator]
+        assert sleep.began_at == retried.ended_at
+        ((found, doing),) = await see(backend, workflows.every, state="waiting", function="order")
+        assert (found.id, doing) == (job, "waiting")
+        assert await see(backend, workflows.every, state="parked") == []
+        with pytest.raises(RunUnknown):
+            await see(backend, workflows.show, run=await backend.scheduler.run_after(timedelta(1), call, "c"))
+
+
+async def test_an_event_is_sent_by_name_and_a_run_is_canceled(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        job, other = [await backend.scheduler.run_after(NOW, order, name) for name in ("ada", "bob")]
+        await backend.run_until_idle(advance=False)
+        with pytest.raises(EventUnknown, match="card_added"):
+            await see(backend, workflows.send, run=job, event="card", payload="1")
+        for wrong in ("1", "{", None):
+            with pytest.raises(ValueInvalid):
+                await see(backend, workflows.send, run=job, event="card_added", payload=wrong)
+        card = json.dumps({"name": "Ada", "number": "4242"})
+        await see(backend, workflows.send, run=job, event="card_added", payload=card)
+        run: Run = await see(backend, workflows.show, run=job)
+        assert run.events == ["card_added"]
+        await see(backend, workflows.cancel, run=other)
+        await backend.run_until_idle(raise_errors=False)
+        runs = [await see(backend, workflows.show, run=one) for one in (job, other)]
+        assert [one.doing for one in runs] == ["success", "canceled"]
+        event = next(one for one in runs[0].steps if one.kind == "event")
+        assert event.result == {"name": "card_added", "payload": {"name": "Ada", "number": MASKED}}
+        assert "4242" not in repr(runs)
+
+
+async def export_of(backend: TestApp, job: JobId) -> dict[str, Any]:
+    found = await see(backend, workflows.export, run=job)
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+
+async def test_a_history_is_replayed_without_a_database(database_url: str, tmp_path: Path) -> None:
+    async with TestApp(app, database_url) as backend:
+        failing[:] = ["a"]
+        job = await backend.scheduler.run_after(NOW, order, "ada")
+        await backend.run_until_idle(advance=False)
+        early = await export_of(backend, job)
+        await card_added.send(backend, job, Card(name="Ada", number=SecretStr("4242")))
+        await backend.run_until_idle()
+        late = await export_of(backend, job)
+    (tmp_path / "late.json").write_text(json.dumps(late), "utf-8")
+    assert "4242" not in json.dumps(late)
+    replay(app, early)
+    replay(app, tmp_path / "late.json")
+    replay(app, str(tmp_path / "late.json"))
+    with pytest.raises(ValueInvalid, match="no history"):
+        replay(app, {"run": job})
+    with pytest.raises(ReplayFailed, match="declares no workflow"):
+        replay(App(), late)
+
+
+def changed(body: Any) -> App:
+    """The program after a change of the workflow's code."""
+    other = App()
+    for function in (note, call, charge):
+        other.registry.add(function)
+    other.workflow(name=order.name)(body)
+    return other
+
+
+async def more(ctx: WorkflowCtx, name: str) -> str:
+    found = await order.declared(ctx, name)
+    await ctx.run_mutation(note, "more")
+    return str(found)
+
+
+async def fewer(ctx: WorkflowCtx, name: str) -> str:
+    return await ctx.run_mutation(note, name)
+
+
+async def other_call(ctx: WorkflowCtx, name: str) -> str:
+    return await ctx.run_action(call, name)
+
+
+async def raising(ctx: WorkflowCtx, name: str) -> str:
+    await order.declared(ctx, name)
+    raise ValueError("after all")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [(more, "goes on"), (fewer, "ends where"), (other_call, "now makes action"), (raising, "raises ValueError")],
+)
+async def test_changed_code_does_not_fit(database_url: str, body: Any, said: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        failing.clear()
+        job = await backend.scheduler.run_after(NOW, order, "ada")
+        await card_added.send(backend, job, Card(name="Ada", number=SecretStr("4242")))
+        await backend.run_until_idle()
+        history = await export_of(backend, job)
+    replay(changed(order.declared), history)
+    with pytest.raises(ReplayFailed, match=said):
+        replay(changed(body), history)
+
+
+def release(*, patched: bool) -> App:
+    """A release of a program: with a change of a workflow, or before it."""
+    made = App()
+
+    @made.internal_mutation(name="release:write")
+    async def write(ctx: MutationCtx, text: str) -> None:
+        await ctx.db.insert(Note(text=text))
+
+    @made.workflow(name="release:flow")
+    async def flow(ctx: WorkflowCtx) -> None:
+        await ctx.run_mutation(write, "first")
+        if patched and ctx.patched("second"):
+            await ctx.run_mutation(write, "second")
+        await ctx.sleep(timedelta(days=1))
+        await ctx.run_mutation(write, "third")
+
+    return made
+
+
+async def test_patches_tell_when_an_old_branch_may_go(database_url: str) -> None:
+    before, after = release(patched=False), release(patched=True)
+
+    async def seen(backend: TestApp) -> list[tuple[str, str, int, int]]:
+        found = (await see(backend, workflows.patches))["patches"]
+        return [(one.name, one.workflow, one.with_it, one.without) for one in found]
+
+    async with TestApp(before, database_url) as old:
+        (flow,) = [one for one in before.registry if one.name == "release:flow"]
+        await old.scheduler.run_after(NOW, flow)  # type: ignore[arg-type]
+        await old.run_until_idle(advance=False)
+        assert await seen(old) == []
+        old.clock.advance(timedelta(hours=1))
+        async with TestApp(after, database_url, clock=old.clock) as new:
+            (flow,) = [one for one in after.registry if one.name == "release:flow"]
+            await new.scheduler.run_after(NOW, flow)  # type: ignore[arg-type]
+            await new.run_until_idle(advance=False)
+            assert await seen(new) == [("second", "release:flow", 1, 1)]
+            new.clock.advance(timedelta(hours=23))
+            await new.run_until_idle(advance=False)
+            assert await seen(new) == [("second", "release:flow", 1, 0)]
+            await new.run_until_idle()
+            assert await seen(new) == [("second", "release:flow", 0, 0)]
