@@ -13,6 +13,7 @@ from stage.waits import SOON
 
 from penstock import ActionCtx, App, DeclarationError, MutationCtx, UsageError, ValueInvalid, WorkId, WorkResult
 from penstock.app import Backend
+from penstock.dashboard.pages.timeline import _of_job
 from penstock.jobs.settle import MAX_LOSSES
 from penstock.pools.options import End
 from penstock.services.worker.worker import Worker
@@ -104,6 +105,13 @@ async def test_a_job_that_failed_and_succeeds_later_is_followed_by_what_was_aske
         job = await backend.job(work)
         assert job is not None
         assert job.options.on_complete_only == "failed"
+        fine = await backend.job(await some.enqueue(backend, act))
+        await backend.run_until_idle()
+        for one, called in ((job, 1), (fine, 0)):
+            assert one is not None
+            now = await backend.job(one.id)
+            assert now is not None
+            assert [step.kind for step in _of_job(now, {})].count("on_complete") == called, "as its timeline shows"
 
 
 @pytest.mark.parametrize("only", [(), "failed", ["failed"], ("fialed",), (["failed"],), 3])

@@ -6,9 +6,13 @@ import asyncio
 import inspect
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from decimal import Decimal
 from functools import partial
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +22,7 @@ from penstock.app import App
 from penstock.cli.opening import UNHURRIED, open_app, open_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, print_table, say
+from penstock.cli.program import find_program, load_app
 from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
 from penstock.functions.function import AnyFunction
@@ -77,8 +82,23 @@ def _describe(function: AnyFunction) -> dict[str, Any]:
     }
 
 
+def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Complete the name of a function, without its module if it is unique; a program that cannot be imported has none.
+
+    What the import prints would stand among the names.
+    """
+    named = context.ensure_object(Options).app
+    with suppress(Exception), redirect_stdout(StringIO()):
+        names = [function.name for function in load_app(find_program(named, Path.cwd())).registry]
+        if ":" not in begun:
+            numbers = Counter(name.rpartition(":")[2] for name in names)
+            names = [short if numbers[short := name.rpartition(":")[2]] == 1 else name for name in names]
+        return sorted(name for name in names if name.startswith(begun))
+    return []
+
+
 @click.command("run", context_settings={"ignore_unknown_options": True})
-@click.argument("function")
+@click.argument("function", shell_complete=_complete)
 @click.argument("arguments", nargs=-1, metavar="[ARGS]")
 @click.option(
     "--identity",

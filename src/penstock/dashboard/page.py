@@ -8,10 +8,11 @@ store are escaped by the template; arguments and results go through the filter `
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import field, replace
 from enum import IntEnum
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from penstock.api.live import Watch
@@ -21,8 +22,11 @@ from penstock.dashboard.mask import mask
 from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
+from penstock.operations.names import N, select
 from penstock.operations.operation import Given, Operation, Parameter
 from penstock.store.nouns.jobs import ABOVE_ALL
+
+_LISTED = 100  # things of a page in the order of names
 
 
 class Role(IntEnum):
@@ -137,6 +141,14 @@ Sure = str | Callable[[View], Awaitable[str]]
 def parameters_of(view: View, operation: Operation) -> Given:
     """Read the parameters of an operation from the words of a view."""
     return {one.name: _value_of(view, one) for one in operation.takes}
+
+
+def page_of(found: Iterable[N], given: Given) -> tuple[list[N], Mapping[str, Any]]:
+    """A page of a list by names, and what its template asks: the text that was given, and where the next one begins."""
+    shown, text = select(found, {**given, "limit": _LISTED + 1}), given.get("text") or ""
+    after = shown[_LISTED - 1].name if len(shown) > _LISTED else None
+    more = None if after is None else urlencode({"text": text, "after": after})
+    return shown[:_LISTED], {"text": text, "more": more, "filtered": bool(text or given.get("after"))}
 
 
 def _value_of(view: View, one: Parameter) -> Any:

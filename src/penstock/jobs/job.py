@@ -87,6 +87,11 @@ class Options:
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job
 
+    def calls_after(self, end: JobState) -> bool:
+        """Whether an on_complete is called after an end."""
+        kind = JobState.CANCELED if end is JobState.SKIPPED else end  # as it is told
+        return self.on_complete_only is None or kind.value in self.on_complete_only.split(",")
+
     def with_context(self, change: Callable[[str], str]) -> Options:
         """This completion with a changed context, if there is one."""
         return self if self.context is None else replace(self, context=change(self.context))
@@ -177,9 +182,7 @@ class Job:
 
     def is_followed(self, end: JobState) -> bool:
         """Whether its on_complete is called after an end."""
-        only = self.options.on_complete_only
-        kind = JobState.CANCELED if end is JobState.SKIPPED else end
-        return self.on_complete is not None and (only is None or kind.value in only.split(","))
+        return self.on_complete is not None and self.options.calls_after(end)
 
     @property
     def is_late(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.app import Backend
 from penstock.errors import DataError, UsageError
+from penstock.operations.names import BY_NAME, select
 from penstock.operations.operation import Given, Noun, Parameter, Refusal
 
 noun = Noun("crons")
@@ -17,10 +18,10 @@ class CronUnknown(DataError):
     """The database knows no such cron."""
 
 
-@noun.lists()
-async def every(backend: Backend, _given: Given) -> Any:
-    """Show all crons: when each is due next, and how its last run ended."""
-    return {"crons": await backend.app.crons.list(backend)}
+@noun.lists(*BY_NAME)
+async def every(backend: Backend, given: Given) -> Any:
+    """Show crons by name: when each is due next, and how its last run ended."""
+    return {"crons": select(await backend.app.crons.list(backend), given)}
 
 
 @noun.changes(_CRON, tells="{job}", refusals={CronUnknown: _UNKNOWN, DataError: Refusal(409, "NotRunnable")})

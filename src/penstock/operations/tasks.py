@@ -17,6 +17,7 @@ from penstock.app import App, Backend
 from penstock.errors import DataError, UsageError, ValueInvalid
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.observe.readable import amount
+from penstock.operations.names import BY_NAME, select
 from penstock.operations.operation import Given, Noun, Operation, Parameter, Question, Refusal, Refusals, Run, ask_of
 from penstock.reactive.filter import GONE, STATES, TaskFilter
 from penstock.schema.table import Table
@@ -98,13 +99,13 @@ _PAGE = (
 )
 
 
-@noun.lists()
-async def every(backend: Backend, _given: Given) -> Any:
-    """Show all reactive tasks and their backlogs.
+@noun.lists(*BY_NAME)
+async def every(backend: Backend, given: Given) -> Any:
+    """Show reactive tasks by name, and their backlogs.
 
     Counts up to 100,000 runs of each kind.
     """
-    return {"tasks": await backend.app.tasks.list(backend)}
+    return {"tasks": select(await backend.app.tasks.list(backend), given)}
 
 
 @noun.shows(*_FILTER, *_PAGE, refusals=_TABLE_UNKNOWN)

@@ -7,23 +7,18 @@ from typing import Any
 
 from penstock.crons.plan import schedule_of
 from penstock.crons.schedule import in_words
-from penstock.dashboard.page import Page, View, act_of
+from penstock.dashboard.page import Page, View, act_of, page_of, parameters_of
 from penstock.errors import DataError
 from penstock.jobs.filter import JobFilter
 from penstock.operations import crons
 
-_LISTED = 100
 _NEXT, _RUNS = 5, 20
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    after = view.word("after") or ""
-    found = [one for one in await view.backend.app.crons.list(view.backend) if one.name > after]
-    shown = found[:_LISTED]
-    return {
-        "crons": [(one, in_words(one.schedule)) for one in shown],
-        "after": shown[-1].name if len(found) > _LISTED else None,
-    }
+    found, given = await view.backend.app.crons.list(view.backend), parameters_of(view, crons.every)
+    shown, names = page_of(found, given)
+    return {"crons": [(one, in_words(one.schedule)) for one in shown], **names}
 
 
 async def _load_one(view: View) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import task_of
 from penstock.api.tasks.views import TaskPage, TaskStatus, key_text, look_at
-from penstock.dashboard.page import Act, Page, View, act_of, parameters_of
+from penstock.dashboard.page import Act, Page, View, act_of, page_of, parameters_of
 from penstock.jobs.states import JobState
 from penstock.observe.readable import amount
 from penstock.operations import tasks
@@ -28,7 +28,8 @@ async def tasks_now(view: View) -> list[TaskStatus]:
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    return {"tasks": await tasks_now(view), "most": MOST_COUNTED}
+    shown, names = page_of(await tasks_now(view), parameters_of(view, tasks.every))
+    return {"tasks": shown, "most": MOST_COUNTED, **names}
 
 
 async def _load_task(view: View) -> Mapping[str, Any]:

@@ -183,9 +183,12 @@ def _of_job(job: JobStatus, jobs: Mapping[JobId, JobStatus]) -> Iterator[Step]:
         yield Step(job.finished_at, None, "ended", job.function, link, job.state.value, bad=bad)
     for one in job.on_complete_attempts:
         yield Step(one.started_at, one.ended_at, "on_complete", job.on_complete or "", link, one.error or "", bad=True)
-    if job.on_complete is not None and job.state in FINISHED and job.finished_at is not None:
+    called = job.on_complete is not None and job.state in FINISHED and job.options.calls_after(job.state)
+    if called and job.finished_at is not None:
         error = job.on_complete_error
-        yield Step(job.finished_at, None, "on_complete", job.on_complete, link, error or "has run", bad=bool(error))
+        yield Step(
+            job.finished_at, None, "on_complete", job.on_complete or "", link, error or "has run", bad=bool(error)
+        )
 
 
 async def _of_log(found: _Found) -> list[Step]:
