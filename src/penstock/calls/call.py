@@ -24,7 +24,7 @@ Arguments = dict[str, Any]
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by place, and by name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One call of a function, which stays the same when it is tried again.
 
@@ -119,7 +119,7 @@ class Call:
         """Write last in the transaction of a mutation."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PythonCall(Call):
     """A call from Python code: `arguments` are those by place, and those by name."""
 

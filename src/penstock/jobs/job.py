@@ -141,7 +141,7 @@ class Attempt:
     failing_since: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewJob:
     id: UUID
     function: str
@@ -157,7 +157,7 @@ class NewJob:
     concurrency_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """A job that a worker holds under its lease."""
 
@@ -193,7 +193,7 @@ class Job:
         return (self.started_at - self.run_at).total_seconds() > most
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mark:
     """The row, and the state of the row, that a job of a reactive task handles."""
 
@@ -210,7 +210,7 @@ def mark_of(task: int, args: str, version: int = -1) -> Mark:
     return Mark(task, key, int(args[len(_MARK) : end]), version)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """The outcome of one attempt."""
 
@@ -226,7 +226,7 @@ class Outcome:
     blocks_key: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """The settlement of a job whose attempt has ended: the values to write."""
 

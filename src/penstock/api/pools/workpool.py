@@ -439,7 +439,7 @@ class Workpool:
     def _ask(self, calls: JobCalls, function: AnyFunction) -> Options:
         asked, after, ttl = self._options, self._options.get("on_complete"), self.definition.status_ttl
         context, timeout, key = asked.get("context"), asked.get("timeout"), asked.get("key")
-        start, deadline, only = (asked.get(one) for one in ("start_deadline", "deadline", "on_complete_only"))
+        start, deadline, only = asked.get("start_deadline"), asked.get("deadline"), asked.get("on_complete_only")
         if deadline is not None and function.kind is not FunctionKind.WORKFLOW:
             raise UsageError(
                 f"{function.name} is {function.kind.with_article}, which has no deadline.",
