@@ -424,3 +424,69 @@ async def test_another_thread_than_that_of_the_body_is_refused(database_url: str
         await backend.run_until_idle()
         assert (await status_of(backend, run)).state.value == "success"
         assert let_go == ["context"]
+
+
+# ----- runs that are woken
+
+
+parts = app.workpool("parts", max_parallelism=3)
+
+
+@app.internal_action
+async def make(ctx: ActionCtx, number: int) -> int:
+    if number < 0:
+        raise ConnectionError("no part")
+    return number
+
+
+@app.workflow
+async def fan_out(ctx: WorkflowCtx, how: str, many: int) -> Any:
+    each = ctx.with_options(pool=parts)
+    if how == "gather":
+        return sum(await asyncio.gather(*(each.run_action(make, number) for number in range(many))))
+    if how == "group":
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each.run_action(make, number)) for number in range(many)]
+        return sum(task.result() for task in tasks)
+    if how == "fails":
+        return await asyncio.gather(*(each.run_action(make, number - 1) for number in range(many)), ctx.sleep(HOUR))
+    if how == "first":
+        made = [asyncio.create_task(each.run_action(make, number)) for number in range(many)]
+        done, left = await asyncio.wait(made, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        return len(done) >= 1
+    found = await asyncio.gather(each.run_action(make, 1), then(each))
+    return sum(found)
+
+
+async def then(ctx: WorkflowCtx) -> int:
+    first = await ctx.run_action(make, 2)
+    return first + await ctx.run_action(make, 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "ends", "most"),
+    [
+        ("gather", "1770", 2),
+        ("group", "1770", 2),
+        ("fails", "ConnectionError: no part", 3),
+        ("first", "True", 3),
+        ("mixed", "6", 4),
+    ],
+)
+async def test_a_run_is_woken_when_what_it_awaits_is_decided(database_url: str, how: str, ends: str, most: int) -> None:
+    """Of 60 parts that end in 20 turns none but the last wakes it, and one that fails does at once."""
+    async with TestApp(app, database_url) as backend:
+        starts, claimed = list[Any](), backend.worker.on_claimed
+
+        def note(jobs: Any) -> None:
+            starts.extend(job for job in jobs if job.function.endswith("fan_out"))
+            claimed(jobs)
+
+        backend.worker.on_claimed = note
+        run = await backend.scheduler.run_after(NOW, fan_out, how, 60)
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        status = await status_of(backend, run)
+        assert ends in (str(status.result), status.error), status
+        assert len(starts) <= most

@@ -81,6 +81,7 @@ class OpenCall:
     options: StepOptions = field(default_factory=StepOptions)
     events: Mapping[str, Event[Any]] = field(default_factory=dict)
     record: Record | None = None  # of its beginning, if that was recorded
+    task: asyncio.Task[Any] | None = None  # which made it
     made_at: datetime | None = None
 
     @property
@@ -264,6 +265,7 @@ class Body:
             number, kind, name, future, digest, args, shown, function, options or StepOptions(), events or {}
         )
         call.made_at = self.now
+        call.task = asyncio.current_task(self._loop)
         try:
             call.record = self.history.match(number, kind, name, digest, shown)
         except Mismatch as error:  # the future stays open: the run drops the body

@@ -20,6 +20,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.jobrun import Cancellation, JobRun
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.run.threads import check_args
+from penstock.calls.workflows.awaited import count_awaited
 from penstock.calls.workflows.body import Body, OpenCall, Restart
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.steps import Steps
@@ -454,18 +455,20 @@ class _Run:
         settlement = suspend(self._job, now if due is None else due, now, reason)
         if due is None:
             settlement.run_at = now + FARTHEST
-        self._note_active(now)
+        self._note_sleep(now)
         if points.armed:
             await points.reach("workflow.sleeps", job=self._job)
         await self._steps.suspend(settlement)
         self._run.asleep = True
 
-    def _note_active(self, now: datetime) -> None:
-        """Count the time since the run woke, if it has a timeout."""
+    def _note_sleep(self, now: datetime) -> None:
+        """Note the number of ends that wake the run, and if it has a timeout the time since it woke."""
+        noted, beginning = replace(self._begun, attempts=count_awaited(self._body.open.values())), self._steps.beginning
         if self._job.options.timeout is not None:
-            beginning = self._steps.beginning
             active = beginning.active + (now - self._woke).total_seconds()
-            self._steps.buffer(replace(self._begun, outcome=self._encrypt(replace(beginning, active=active))))
+            noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))
+        if noted != self._begun and (noted.attempts, self._begun.attempts) != (1, 0):
+            self._steps.buffer(noted)
 
 
 def _is_due(call: OpenCall, now: datetime) -> bool:

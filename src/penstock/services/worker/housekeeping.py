@@ -36,7 +36,7 @@ class Housekeeping:
         self._tell_of_free_slots(await self._store.tokens.expire(now, _EXTERNAL_AT_ONCE, settle))
 
     async def cancel(self) -> bool:
-        """Carry out requests to cancel; whether any job has ended by that, so that there may be more."""
+        """Carry out requests to cancel, and wake runs; whether a job has ended by that, or a run goes on."""
         engine, now = self._runner.engine, self._runner.now()
         canceled: list[tuple[Job, Settlement]] = []
 
@@ -57,13 +57,16 @@ class Housekeeping:
         """Let runs of workflows go on for which something new is there; whether any of them slept."""
         if not self._runner.engine.registry.workflows:
             return False
-        store, registry, now = self._store.workflows, self._runner.engine.registry, self._runner.now()
-        moved, running = await store.wake(now)
+        moved, running = await self._store.workflows.wake(self._runner.now())
         self._executor.wake(running)
-        if (second := self._runner.engine.clock.monotonic()) >= self._retry_at:
-            self._retry_at = second + _REFUSED_EVERY
-            moved += await store.let_retry(registry.workflows, registry.fingerprint, now)
         return moved > 0
+
+    async def let_retry(self) -> None:
+        """Let runs of workflows go on from time to time that other code than this has refused."""
+        registry, second = self._runner.engine.registry, self._runner.engine.clock.monotonic()
+        if registry.workflows and second >= self._retry_at:
+            self._retry_at = second + _REFUSED_EVERY
+            await self._store.workflows.let_retry(registry.workflows, registry.fingerprint, self._runner.now())
 
     def _tell_of_free_slots(self, ended: int) -> None:
         if ended:

@@ -81,7 +81,7 @@ class Worker(LeasedService):
             await self._progress.write(self.lease)
             await self._engine.pauses.write(self._store)
             await self._engine.pauses.look_again(self._store, self.clock.now())
-            await self._housekeeping.wake()
+            await self._housekeeping.let_retry()
             try:
                 pause = await self._settle_and_claim()  # last, so that a caller of tick() sees the jobs it started
             finally:

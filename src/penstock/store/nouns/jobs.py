@@ -48,7 +48,7 @@ class Claim:
 
     jobs: list[Job]  # jobs now running under the lease
     next_run_at: datetime | None  # the due time of the next scheduled job that nobody wants to be canceled
-    cancels: bool = False  # whether anybody has asked for a cancel that may still be to be carried out
+    cancels: bool = False  # whether a cancel may still be to be carried out, or a run of a workflow to be woken
     promoted: bool = False  # whether scheduled jobs were due and are ready now
     again: timedelta | None = None  # the wait until more jobs may start, if a rate limit was in their way
 
@@ -58,7 +58,7 @@ class Look:
     """The facts that a claim sees, other than the jobs that it takes."""
 
     next_run_at: datetime | None  # the due time of the next scheduled job that nobody wants to be canceled
-    cancels: bool  # whether anybody has asked for a cancel that may still be to be carried out
+    cancels: bool  # whether a cancel may still be to be carried out, or a run of a workflow to be woken
 
     def is_due(self, now: datetime) -> bool:
         """Whether a scheduled job is due."""

@@ -1,3 +1,6 @@
+-- {asked}: whether anybody has asked for a cancel, or has something new for a run of a workflow.
+(exists (select from penstock.cancel_request) or exists (select from penstock.workflow_wake))
+
 -- {next_run_at}: when the next scheduled job is due that nobody wants to be canceled.
 select s.run_at from penstock.scheduled_job s
 where not s.waiting and (s.ending is not null or not exists (select from penstock.cancel_request c where c.job_id = s.id))
@@ -78,7 +81,7 @@ select exists (select 1 from penstock.ready_job where ending is not null and {ou
     select 1 from json_each(:pools) as p
     where exists (select 1 from penstock.ready_job r where r.pool = p.value and r.ending is null and {ours})
        or exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool = p.value and {ours})
-) as ready, ({next_run_at}) as next_run_at, exists (select 1 from penstock.cancel_request) as cancels;
+) as ready, ({next_run_at}) as next_run_at, {asked} as cancels;
 
 -- waiting: those of these pools at whose gates jobs wait, or are to.
 -- SQLite: part of claim.
@@ -89,7 +92,7 @@ where exists (select 1 from penstock.scheduled_job s where s.waiting and s.pool 
 
 -- next_run_at: when the next scheduled job is due, and whether anybody has asked for a cancel.
 -- SQLite: part of claim.
-select ({next_run_at}) as next_run_at, exists (select 1 from penstock.cancel_request) as cancels;
+select ({next_run_at}) as next_run_at, {asked} as cancels;
 
 -- claim: give ready jobs to a lease: jobs that wait for their on_complete, then of each pool as many as it has room
 -- for. A pool whose limit was changed since the worker last looked at it gives nothing. If there are more, those of the
@@ -153,7 +156,7 @@ with ending as materialized (
            enqueued_at, :now::timestamptz, error, attempts
     from taken
 ), seen as (
-    select ({next_run_at}) as next_run_at, exists (select from penstock.cancel_request) as cancels, array(
+    select ({next_run_at}) as next_run_at, {asked} as cancels, array(
         select p.pool from unnest(:pools) as p (pool)
         where exists (select from penstock.scheduled_job s where s.waiting and s.pool = p.pool and {ours})
            or (exists (select from penstock.pool o where o.name = p.pool and o.rate_limit is not null)

@@ -151,11 +151,17 @@ insert into penstock.workflow_wake (run) select * from unnest(:run::uuid[]);
 -- any_wakes: whether anybody has something new.
 select 1 from penstock.workflow_wake limit 1;
 
+-- {decided}: whether code of a run that sleeps has something to do. It awaits so many ends of jobs, or one that failed.
+(r.attempts <= 1 or exists (
+    select from penstock.workflow_event e
+    where e.run = r.run and not e.received and (e.kind <> 'job' or strpos(e.payload, '{"state": "success"') <> 1)
+) or (select count(*) from penstock.workflow_event e where e.run = r.run and not e.received) >= r.attempts)
+
 -- let_go_on: let runs go on that sleep and have something new; these, and the running ones that have.
 -- SQLite: the ones that sleep first.
 update penstock.scheduled_job set run_at = least(run_at, :now)
 where not waiting and id in (select run from penstock.workflow_wake)
-  and exists (select 1 from penstock.workflow_record r where r.run = id and r.number = 0)
+  and exists (select 1 from penstock.workflow_record r where r.run = id and r.number = 0 and {decided})
 returning id as run, 0 as runs;
 delete from penstock.workflow_wake where run not in (select id from penstock.running_job);
 select distinct run, 1 as runs from penstock.workflow_wake;
@@ -163,7 +169,7 @@ select distinct run, 1 as runs from penstock.workflow_wake;
 with gone as (
     update penstock.scheduled_job s set run_at = least(s.run_at, :now::timestamptz)
     where not s.waiting and s.id in (select w.run from penstock.workflow_wake w)
-      and exists (select from penstock.workflow_record r where r.run = s.id and r.number = 0)
+      and exists (select from penstock.workflow_record r where r.run = s.id and r.number = 0 and {decided})
     returning s.id as run
 ), heard as (
     delete from penstock.workflow_wake w where not exists (select from penstock.running_job j where j.id = w.run)
