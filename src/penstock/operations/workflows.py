@@ -63,8 +63,8 @@ def doing_of(job: JobStatus) -> str:
     """What a run does: it waits, is parked, or the state of its job."""
     reason = job.error or ""
     if job.state is not JobState.PENDING:
-        return job.state.value
-    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else job.state.value
+        return str(job.state.value)
+    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else "pending"
 
 
 async def find_run(backend: Backend, run: str) -> Run:
