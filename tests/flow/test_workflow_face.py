@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from penstock import ActionCtx, App, JobId, MutationCtx, Retry, Table, ValueInvalid, WorkflowCtx
+from penstock import ActionCtx, App, JobId, MutationCtx, Retry, Table, UnawaitedCall, ValueInvalid, WorkflowCtx, sync
 from penstock.operations import workflows
 from penstock.operations.operation import Operation
 from penstock.operations.workflows import EventUnknown, Run, RunUnknown
@@ -124,6 +124,29 @@ async def test_an_event_is_sent_by_name_and_a_run_is_canceled(database_url: str)
         event = next(one for one in runs[0].steps if one.kind == "event")
         assert event.result["payload"] == {"name": "Ada", "number": MASKED}
         assert "4242" not in repr(runs)
+
+
+@app.internal_mutation
+def send_in_a_thread(ctx: sync.MutationCtx, runs: list[JobId], number: str) -> int:
+    card_added.send(ctx, runs[0], Card(name="Ada", number=SecretStr(number)))
+    return len(card_added.broadcast(ctx, runs[1:], Card(name="Bob", number=SecretStr(number))))
+
+
+@app.internal_mutation
+async def forget_await(ctx: MutationCtx, run: JobId) -> None:
+    card_added.send(ctx, run, Card(name="Ada", number=SecretStr("4242")))  # type: ignore[unused-coroutine]
+
+
+async def test_events_are_sent_without_await_where_nobody_awaits_and_else_with_it(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        failing.clear()
+        runs = [await backend.scheduler.run_after(NOW, order, name) for name in ("ada", "bob", "eve")]
+        assert await backend.run_mutation(send_in_a_thread, [*runs[:2]], "4242") == 1
+        with pytest.raises(UnawaitedCall):
+            await backend.run_mutation(forget_await, runs[2])
+        await backend.run_until_idle(raise_errors=False)
+        ended = [await see(backend, workflows.show, run=run) for run in runs]
+        assert [one.doing for one in ended] == ["success", "success", "failed"]
 
 
 async def export_of(backend: TestApp, job: JobId) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def doing_of(job: JobStatus) -> str:
     """What a run does: it waits, is parked, or the state of its job."""
     reason = job.error or ""
     if job.state is not JobState.PENDING:
-        return job.state.value
-    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else job.state.value
+        return str(job.state.value)
+    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else "pending"
 
 
 async def find_run(backend: Backend, run: str) -> Run:
@@ -120,7 +120,7 @@ async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
     """Show runs of this program's workflows, the newest first."""
     registry, limit, name = backend.app.registry, given["limit"], given.get("function")
     names = registry.workflows if name is None else [registry.full_name(name)]
-    where = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
+    where: dict[str, Any] = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
     found = [job for one in names for job in await backend.jobs(None, limit, where=JobFilter(function=one, **where))]
     newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
     return [(job, doing_of(job)) for job in newest]
@@ -188,7 +188,8 @@ async def cancel(backend: Backend, given: Given) -> Mapping[str, Any]:
     run = await find_run(backend, given["run"])
     if given.get("now"):
         await end_now(backend.job_calls, run.job.id)
-    return await jobs.cancel.run(backend, {"job": [run.job.id]})
+    found: Mapping[str, Any] = await jobs.cancel.run(backend, {"job": [run.job.id]})
+    return found
 
 
 async def _ask_to_go_back(backend: Backend, given: Given) -> Question:

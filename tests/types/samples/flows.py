@@ -96,7 +96,8 @@ async def order(ctx: WorkflowCtx, name: str) -> str:
 @app.internal_mutation
 async def add_card(ctx: MutationCtx, run: JobId, number: str) -> None:
     await card_added.send(ctx, run, Card(number), key="card")
-    await card_added.send(ctx, run, number)  # refused: arg-type
+    await card_added.send(ctx, run, number)  # refused: call-overload
+    card_added.send(ctx, run, Card(number))  # refused: unused-coroutine
     assert_type(await ctx.scheduler.run_after(timedelta(0), order, "Ada"), JobId[str])
     assert_type(await pool.enqueue(ctx, order, "Ada"), JobId[str])
     await pool.enqueue(ctx, order, 5)  # refused: call-overload

@@ -5,12 +5,13 @@ Owns the declaration and the sending. `run` receives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.calls.run.face import Face
 from penstock.calls.workflows.token import read_token, unknown_token
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LimitExceeded, TokenExpired, ValueInvalid
 from penstock.functions.programs import NAME
@@ -48,7 +49,11 @@ class Event(Generic[T]):
     def __repr__(self) -> str:
         return f"<event {self.name}>"
 
-    async def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> None:
+    @overload
+    def send(self, ctx: Face, run: JobId, payload: T, *, key: str | None = None) -> None: ...
+    @overload
+    def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> Coroutine[Any, Any, None]: ...
+    def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> Any:
         """Send it to a run. In a mutation it is sent if and only if the transaction commits.
 
         It is kept until the run waits for it, and received once.
@@ -64,10 +69,20 @@ class Event(Generic[T]):
             ValueInvalid: The payload is of another type, or the key cannot be.
             LimitExceeded: The payload is too large, or the run has too many events that it has not received.
         """
-        if not await self._send(calls_of(ctx, writes=True), [job_uuid(run)], payload, key):
+        calls = calls_of(ctx, writes=True)
+        return calls.answer(self._send_to_one(calls, run, payload, key))
+
+    async def _send_to_one(self, calls: JobCalls, run: JobId, payload: T, key: str | None) -> None:
+        if not await self._send(calls, [job_uuid(run)], payload, key):
             raise DataError(f"No run {run} waits for event {self.name}: there is none, or it has ended.")
 
-    async def broadcast(self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None) -> list[JobId]:
+    @overload
+    def broadcast(self, ctx: Face, runs: Iterable[JobId], payload: T, *, key: str | None = None) -> list[JobId]: ...
+    @overload
+    def broadcast(
+        self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None
+    ) -> Coroutine[Any, Any, list[JobId]]: ...
+    def broadcast(self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None) -> Any:
         """Send it to many runs at once, as `send` does; those that got it, as they have not ended.
 
         Args:
@@ -80,9 +95,17 @@ class Event(Generic[T]):
             ValueInvalid: The payload is of another type, or the key cannot be.
             LimitExceeded: The payload is too large, or a run has too many events that it has not received.
         """
-        return job_ids(await self._send(calls_of(ctx, writes=True), [*map(job_uuid, runs)], payload, key))
+        calls = calls_of(ctx, writes=True)
+        return calls.answer(self._send_to_many(calls, runs, payload, key))
 
-    async def redeem(self, ctx: Any, token: str, payload: T) -> bool:
+    async def _send_to_many(self, calls: JobCalls, runs: Iterable[JobId], payload: T, key: str | None) -> list[JobId]:
+        return job_ids(await self._send(calls, [*map(job_uuid, runs)], payload, key))
+
+    @overload
+    def redeem(self, ctx: Face, token: str, payload: T) -> bool: ...
+    @overload
+    def redeem(self, ctx: Any, token: str, payload: T) -> Coroutine[Any, Any, bool]: ...
+    def redeem(self, ctx: Any, token: str, payload: T) -> Any:
         """Send it with a token that `WorkflowCtx.event_token` gave; False if that was used before.
 
         Args:
@@ -96,7 +119,11 @@ class Event(Generic[T]):
             ValueInvalid: The payload is of another type.
             LimitExceeded: The payload is too large.
         """
-        calls, given = calls_of(ctx, writes=True), read_token(token)
+        calls = calls_of(ctx, writes=True)
+        return calls.answer(self._redeem(calls, token, payload))
+
+    async def _redeem(self, calls: JobCalls, token: str, payload: T) -> bool:
+        given = read_token(token)
         store = calls.engine.store
         begun = await store.workflows.find(given.run, BEGINNING)
         if begun is None or given.event != self.name:

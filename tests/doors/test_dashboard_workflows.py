@@ -1,0 +1,63 @@
+"""The pages of workflows: runs, and the waterfall of one, without secrets and without text of users as markup."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from penstock import ActionCtx, App, Retry, WorkflowCtx, asgi_app
+from penstock.testing import TestApp
+
+pytestmark = pytest.mark.both_stores
+HOSTILE = "<script>alert(1)</script>"
+app = App()
+said = app.event("said", str)
+
+
+@app.internal_action
+async def call(ctx: ActionCtx, what: str, password: str) -> dict[str, str]:
+    if what == "bad":
+        raise ValueError(HOSTILE)
+    return {"said": what, "token": "hush-hush"}
+
+
+@app.workflow
+async def flow(ctx: WorkflowCtx, what: str) -> str:
+    await asyncio.gather(ctx.run_action(call, what, "hush-hush"), ctx.run_action(call, "good", "hush-hush"))
+    await ctx.sleep(timedelta(hours=1))
+    try:
+        await ctx.with_options(retry=Retry(max_attempts=2, initial_backoff=60, base=1)).run_action(call, "bad", "")
+    except ValueError:
+        return await ctx.wait_for(said)
+    return ""
+
+
+async def test_a_run_is_a_waterfall(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as backend:
+        run = await backend.scheduler.run_after(timedelta(0), flow, HOSTILE)
+        await backend.run_until_idle(raise_errors=False)
+        transport = httpx.ASGITransport(asgi_app(app, backend=backend, dashboard=True), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            listed = (await http.get("/dashboard/workflows", params={"state": "waiting"})).text
+            assert f"/dashboard/workflows/{run}" in listed
+            page = (await http.get(f"/dashboard/workflows/{run}")).text
+            bars = re.findall(r'class="bar ?(\w*)".*?<rect x="([\d.]+)" width="([\d.]+)"', page)
+            assert [kind for kind, _, _ in bars] == ["", "", "wait", "bad"]
+            together, (_, left, width), (_, after, _) = bars[:2], bars[2], bars[3]
+            assert [one[1] for one in together] == ["0.0", "0.0"]
+            assert float(left) + float(width) <= float(after) + 1
+            for text in (listed, page):
+                assert HOSTILE not in text
+                assert "hush-hush" not in text
+            form = {"act": "send", "event": "said", "payload": '"well"'}
+            answer = await http.post(f"/dashboard/workflows/{run}", data=form, headers={"origin": "http://localhost"})
+            assert answer.status_code == 303
+            await backend.run_until_idle(raise_errors=False)
+            assert "well" in (await http.get(f"/dashboard/workflows/{run}")).text
+            assert (await http.get(f"/dashboard/jobs/{run}")).text.count(f"/dashboard/workflows/{run}") == 1
+            other = await backend.scheduler.run_after(timedelta(1), call, "good", "x")
+            assert (await http.get(f"/dashboard/workflows/{other}")).status_code == 404
