@@ -181,6 +181,7 @@ async def catch(ctx: WorkflowCtx) -> list[str]:
 
 
 async def test_errors_of_steps_are_caught_as_what_they_were(database_url: str) -> None:
+    """(WF19, WF20, WF23, WF100)"""
     async with TestApp(app, database_url) as backend:
         status = await run(backend, catch)
         assert status.result == [
@@ -267,6 +268,7 @@ async def tick(ctx: MutationCtx) -> None:
 
 
 async def test_a_sleeping_run_holds_no_slot_and_wakes_before_newer_jobs(database_url: str) -> None:
+    """(WF49, WF53, WF56, WF57, WF58)"""
     async with TestApp(app, database_url) as backend:
         job = await pool.enqueue(backend, sleep_long)
         await backend.run_until_idle(advance=False)
@@ -327,6 +329,7 @@ async def receive(ctx: WorkflowCtx, many: int) -> list[Any]:
 
 
 async def test_events_are_kept_received_once_and_in_order(database_url: str) -> None:
+    """(WF59, WF60, WF62, WF63, WF64, WF65, WF67, WF70, WF71)"""
     async with TestApp(app, database_url) as backend:
         job = await backend.scheduler.run_after(NOW, receive, 4)
         await backend.run_mutation(add_card, job, 1)  # before it has begun
@@ -351,6 +354,7 @@ async def test_events_are_kept_received_once_and_in_order(database_url: str) -> 
 
 
 async def test_an_event_by_the_deadline_wins_though_nobody_looked(database_url: str) -> None:
+    """(WF65, WF66)"""
     async with TestApp(app, database_url) as backend:
         job = await backend.scheduler.run_after(NOW, receive, 2)
         await backend.run_until_idle(advance=False)
@@ -461,6 +465,7 @@ async def fail_once_more(ctx: ActionCtx) -> None:
 
 @pytest.mark.parametrize("how", ["fails", "cancels", "swallows"])
 async def test_clean_up_and_compensations_run_as_steps(database_url: str, how: str) -> None:
+    """(WF102, WF104, WF106, WF107, WF108, WF109, WF114, WF117, WF118)"""
     async with TestApp(app, database_url) as backend:
         job = await backend.scheduler.run_after(NOW, clean_up, how)
         await backend.run_until_idle(advance=False, raise_errors=False)
@@ -483,6 +488,7 @@ async def test_clean_up_and_compensations_run_as_steps(database_url: str, how: s
 
 
 async def test_a_cancel_before_the_start_runs_no_code(database_url: str) -> None:
+    """(WF111)"""
     async with TestApp(app, database_url) as backend:
         job = await backend.scheduler.run_after(timedelta(hours=1), clean_up, "cancels")
         await backend.scheduler.cancel(job)
@@ -540,6 +546,7 @@ async def fixed_flow(ctx: WorkflowCtx) -> str:
 
 @pytest.mark.parametrize("then", ["reverted", "fixed"])
 async def test_a_bad_deploy_loses_nothing_and_heals_with_the_next(database_url: str, then: str) -> None:
+    """(WF32, WF37, WF38, WF39, WF130, WF131)"""
     async with TestApp(old_app, database_url) as old:
         early = await old.scheduler.run_after(NOW, old_flow)
         await old.run_until_idle(advance=False)
@@ -641,6 +648,7 @@ async def cancel_while_acting(ctx: WorkflowCtx) -> str:
 
 
 async def test_a_cancel_stops_the_action_that_runs(database_url: str) -> None:
+    """(WF103)"""
     async with TestApp(app, database_url) as backend:
         hanging.clear()
         job = await backend.scheduler.run_after(NOW, cancel_while_acting)
@@ -664,6 +672,7 @@ async def many_steps(ctx: WorkflowCtx, number: int) -> int:
 
 
 async def test_crashes_with_progress_between_them_end_nothing_and_five_without_do(database_url: str) -> None:
+    """(WF121, WF122)"""
     async with TestApp(app, database_url) as backend:
         job = await backend.scheduler.run_after(NOW, many_steps, 12)
         moments = await run_with_crashes(backend, [4] * 8)
@@ -745,6 +754,7 @@ secrets = secret_app.workpool("secrets")
 
 
 async def test_records_and_events_are_encrypted(database_url: str) -> None:
+    """(WF157)"""
     async with TestApp(secret_app, database_url) as backend:
         job = await backend.scheduler.run_after(NOW, keep_secret, "plaintext")
         await backend.run_until_idle(advance=False)
@@ -781,6 +791,7 @@ async def real(ctx: WorkflowCtx, number: int) -> list[Any]:
 
 
 async def test_runs_on_two_workers_with_a_clock_that_goes_on_by_itself(database_url: str) -> None:
+    """(WF50, WF92)"""
     async with (
         app.open(database_url, services=("worker",)) as one,
         app.open(database_url, services=("worker",)) as other,
@@ -805,6 +816,7 @@ async def waits_for_ever(backend: Backend, job: JobId) -> bool:
 
 
 async def test_a_commit_whose_answer_is_lost_takes_effect_once(database_url: str) -> None:
+    """(WF28)"""
     lost = DatabaseUnavailable("The connection was lost.", uncertain=True)
     async with TestApp(app, database_url) as backend:
         job = await backend.scheduler.run_after(NOW, many_steps, 3)

@@ -18,7 +18,7 @@ from penstock import ActionCtx, App, JobId, MutationCtx, QueryCtx, Table
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
-from penstock.testing import TestApp, gate
+from penstock.testing import TestApp, TestClock, gate
 
 pytestmark = pytest.mark.both_stores
 
@@ -284,3 +284,31 @@ async def test_a_worker_of_an_older_release_leaves_the_run_alone_and_does_what_i
         assert [one.partition(",")[0] for one in found] == ["first", "pooled", "last"]
         assert not found[0].endswith("one")
         assert not found[2].endswith("one")
+
+
+# ----- a deadline
+
+
+clocks: list[TestClock] = []
+
+
+@app.internal_mutation
+async def take_a_second(ctx: MutationCtx, number: int) -> None:
+    await ctx.db.insert(Effect(what=f"{number}"))
+    clocks[-1].advance(SECOND)
+
+
+@app.workflow
+async def mutate_on_and_on(ctx: WorkflowCtx) -> None:
+    for number in range(100):
+        await ctx.run_mutation(take_a_second, number)
+
+
+async def test_a_deadline_comes_between_mutations_that_follow_each_other(database_url: str) -> None:
+    """The run never waits for anything else (WF125)."""
+    async with TestApp(app, database_url) as backend:
+        clocks.append(backend.clock)
+        job = await pool.with_options(deadline=timedelta(seconds=5)).enqueue(backend, mutate_on_and_on)
+        status = await end_of(backend, job)
+        assert status.state.value == "failed", status
+        assert 5 <= len(await backend.run_query(effects)) <= 7

@@ -172,6 +172,7 @@ def open_calls(body: Body) -> list[tuple[int, str, bool]]:
 
 @given(PROGRAMS, st.integers(0, 10**6), st.lists(st.integers(0, 6), max_size=6))
 def test_a_replay_makes_the_same_calls_and_has_the_same_end(program: Any, seed: int, lives: list[int]) -> None:
+    """(WF79, WF80, WF81, WF82, WF85, WF87, WF91, WF105)"""
     world = World(seed)
     records = [Record(BEGINNING, RecordKind.BEGIN, 0, START)]
     for most in (*lives, 10_000):
@@ -304,6 +305,7 @@ def end_of(handler: Any) -> None:
     ],
 )
 def test_what_no_replay_can_repeat_is_refused_by_name(handler: Any, kind: Any, said: str) -> None:
+    """(WF43, WF89)"""
     with pytest.raises(kind, match=said):
         end_of(handler)
 
@@ -339,6 +341,7 @@ async def a(ctx: WorkflowCtx) -> None:
 
 
 def test_code_that_does_not_fit_is_shown_with_both_sides() -> None:
+    """(WF32, WF33, WF36, WF46)"""
     history = [recorded(1, "a"), recorded(2, "c")]
     with pytest.raises(Mismatch, match=r'call 2 was action .*act\("what":"c"\), and the code now makes .*"what":"b"'):
         begin(ab, history)
@@ -354,6 +357,7 @@ def test_code_that_does_not_fit_is_shown_with_both_sides() -> None:
 
 
 def test_a_patch_holds_for_each_run_at_each_place_as_it_was_when_it_passed() -> None:
+    """(WF130)"""
     new = begin(ac)
     learn(new, 1, '""')
     assert [(one.number, one.function) for one in new.patches] == [(2, "c")]
@@ -389,6 +393,7 @@ class Unprintable(Exception):
     ],
 )
 def test_errors_come_back_as_what_they_were(error: Exception, kind: Any, said: str) -> None:
+    """(WF47)"""
     text = error_outcome(error)
     assert len(text) < 50_000
     result, found = read_outcome(text, lambda _: None)

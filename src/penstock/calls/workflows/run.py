@@ -245,7 +245,8 @@ class _Run:
             elif call.number not in self._steps.seen and _is_due(call, now):
                 fresh.append(call)
         await self._steps.abandon(abandoned)
-        if not self._is_to_learn_of_cancel:  # after which the body may not want them any more
+        over = self._history.cancel is None and self._limit()[0] <= now
+        if not (over or self._is_to_learn_of_cancel):  # a cancel comes first, and the body may not want them any more
             await self._begin(jobs, fresh)
 
     async def _begin(self, jobs: list[OpenCall], others: list[OpenCall]) -> None:
