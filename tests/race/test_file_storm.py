@@ -19,7 +19,7 @@ from penstock.testing import TestApp
 pytestmark = pytest.mark.both_stores
 
 AT_ONCE, UPLOADS = 3, 30
-ROUNDS = examples(100)
+ROUNDS = examples(120)
 
 
 def run_all(database: str, folder: Path) -> None:

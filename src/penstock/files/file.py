@@ -9,12 +9,12 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.schema.fields import Kind
 from penstock.schema.ids import FILE_PREFIX, Id, target_of

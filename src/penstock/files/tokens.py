@@ -6,10 +6,11 @@ import hashlib
 import hmac
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from penstock.dataclass import dataclass
 from penstock.errors import TokenExpired, TokenInvalid
 
 Purpose = Literal["upload", "read"]

@@ -12,11 +12,11 @@ import importlib
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from penstock.dataclass import dataclass
 from penstock.errors import ConfigError, TryAgain, of_extra
 
 PIECE = 1024 * 1024  # bytes that are read at once

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from uuid import UUID
 
+from penstock.dataclass import dataclass
 from penstock.files.file import FileField
 from penstock.store.nouns.noun import Noun
 from penstock.store.session import OpenTransaction
