@@ -73,6 +73,7 @@ async function stored(peer, enqueue) {
 async function drain(peer, work, count) {
   const ran = new Ran();
   await peer.enqueueMany(count);
+  const before = process.cpuUsage();
   const stop = await peer.startWorker(work, ran);
   await untilAllRan(ran, count);
   const longest = now() + LONGEST_MS / 1000;
@@ -81,9 +82,11 @@ async function drain(peer, work, count) {
     await sleep(LOOK_EVERY_MS);
   }
   const settled = now();
+  const worked = process.cpuUsage(before); // in microseconds
   await stop();
   const seconds = ran.times.at(-1) - ran.times[0];
-  return { ...ran.counts(), seconds, settled_seconds: settled - ran.times[0] };
+  const cpu_seconds = (worked.user + worked.system) / 1e6;
+  return { ...ran.counts(), seconds, settled_seconds: settled - ran.times[0], cpu_seconds };
 }
 
 async function latency(peer, count, rate) {
