@@ -350,7 +350,7 @@ async def test_events_are_kept_received_once_and_in_order(database_url: str) -> 
         with pytest.raises(DataError, match="has ended"):
             await backend.run_mutation(add_card, job, 5)
         with pytest.raises(ValueInvalid):
-            await card_added.send(backend, job, "no card")  # type: ignore[arg-type]
+            await card_added.send(backend, job, "no card")  # type: ignore[call-overload]
 
 
 async def test_an_event_by_the_deadline_wins_though_nobody_looked(database_url: str) -> None:

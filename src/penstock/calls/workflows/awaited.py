@@ -1,7 +1,7 @@
 """Says how many ends of jobs a body awaits before code of it runs, so that a run that fans out is not woken for each.
 
-It looks at the tasks that asyncio's own `gather` and `TaskGroup` have made of calls of the ctx. Of anything else, one end
-is enough.
+It looks at the tasks that asyncio's own `gather` and `TaskGroup` have made of calls of the ctx. Of anything else, one
+end is enough.
 """
 
 from __future__ import annotations

@@ -95,9 +95,9 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     options = Options(
         timeout=asked.timeout, deadline=asked.deadline, keep=asked.keep, concurrency_key=asked.concurrency_key
     )
-    given = {"pool": status.pool, "priority": status.priority, "options": options}
     args = function.signature.check_json(encode_json(status.args, "Arguments"))
-    job = calls.maker(function, calls.now(), **given)(args)
+    make = calls.maker(function, calls.now(), pool=status.pool, priority=status.priority, options=options)
+    job = make(args)
     copies = [one for one in kept if one.place is not None or one.kind is RecordKind.PATCH]
     begun = encryption.encrypt(Beginning(secret=secret()).write())
     copies = [replace(one, outcome=begun) if one.number == BEGINNING else one for one in copies]
