@@ -121,13 +121,13 @@ async def test_a_worker_that_drains_short_jobs_does_not_look_at_its_slots_before
 
         monkeypatch.setattr(pools, "look", count_and_look)
         claims = 0
-        while (await backend.job_counts()).get("finished", 0) < 600:
+        while (await backend.job_counts()).get("success", 0) < 600:
             await worker.tick()
             await worker.wait_for_jobs()
             claims += 1
             assert claims < 40, "all jobs are done by now"
         assert claims >= 12, "it claims 50 jobs at once"
-        assert len(looks) <= 4, "at first, once its places were full, and when it found no more"
+        assert len(looks) <= 2, "at first, and perhaps when it found no more"
         backend.clock.advance(timedelta(seconds=1))
         await worker.tick()
         assert looks[-1] == backend.clock.monotonic(), "time has passed"
