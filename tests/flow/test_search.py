@@ -441,6 +441,7 @@ async def test_a_watched_search_that_catches_that_its_index_is_behind_runs_again
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "MOST_UNREAD", 0)
+    monkeypatch.setattr(batch, "QUICK", 10.0)  # on a slow machine an answer would come ticks later
     async with opened(database_url) as test:
         await insert(test, "word")
         live = LiveQueries(test.runner, app.definitions())
