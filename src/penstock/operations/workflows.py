@@ -91,7 +91,7 @@ def revealing(backend: Backend) -> Reveal:
         if function is not None and "result" in outcome:
             outcome["result"] = function.signature.results.mask(result)
         elif record.kind is RecordKind.EVENT and result and (event := app.events.get(result["name"])):
-            outcome["result"] = {**result, "payload": encoder_of(event.type).mask(result["payload"])}
+            outcome["result"] = {"name": event.name, "payload": encoder_of(event.type).mask(result["payload"])}
         return outcome
 
     return reveal
