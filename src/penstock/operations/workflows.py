@@ -60,7 +60,7 @@ class Run:
 
 
 def doing_of(job: JobStatus) -> str:
-    """What a run does: it waits, is parked, or the state of its job."""
+    """Say what a run does: it waits, is parked, or the state of its job."""
     reason = job.error or ""
     if job.state is not JobState.PENDING:
         return str(job.state.value)
