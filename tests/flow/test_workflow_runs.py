@@ -18,6 +18,7 @@ from penstock import (
     Failed,
     JobId,
     JobStatus,
+    LimitExceeded,
     MutationCtx,
     QueryCtx,
     Success,
@@ -26,6 +27,7 @@ from penstock import (
     UsageError,
     sync,
 )
+from penstock.calls.workflows import body as bodies
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.loop import WorkflowSuspended
 from penstock.errors import EventTimeout
@@ -490,3 +492,26 @@ async def test_a_run_is_woken_when_what_it_awaits_is_decided(database_url: str, 
         status = await status_of(backend, run)
         assert ends in (str(status.result), status.error), status
         assert len(starts) <= most
+
+
+# ----- the size of a history
+
+
+@app.workflow
+async def gather_much(ctx: WorkflowCtx) -> int:
+    for number in range(1000):
+        try:
+            await ctx.run_action(act, "x" * 100)
+        except LimitExceeded:
+            await ctx.sleep(HOUR)  # all of it is replayed
+            return number
+    return -1
+
+
+async def test_a_history_has_a_largest_size(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step beyond it is refused, each time that the body comes to it, and the body can catch that."""
+    monkeypatch.setattr(bodies, "MOST_BYTES", 1000)
+    async with TestApp(app, database_url) as backend:
+        run = await backend.scheduler.run_after(NOW, gather_much)
+        await run_with_crashes(backend, [3, 3])
+        assert (await status_of(backend, run)).result == 4, await status_of(backend, run)

@@ -52,7 +52,7 @@ _PURPOSES = {
         "services/relay/workers": {"Workers.__init__", "Workers._go_on", "Workers._read_on", "Workers._write"},
         "services/scheduler": {"CronScheduler._safe_tick", "CronScheduler._synchronize", "CronScheduler.tick"},
         "calls/jobs/job": {"_leave"},
-        "services/worker/housekeeping": {"Housekeeping.wake"},
+        "services/worker/housekeeping": {"Housekeeping.let_retry"},
         "services/worker/worker": {"Worker._claim"},
         "services/worker/reports": {"ProgressBuffer.due", "ProgressBuffer.write", "Reports.__init__", "Reports.tell"},
         "services/worker/slots": {"Slots.balance"},

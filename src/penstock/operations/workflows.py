@@ -60,7 +60,7 @@ class Run:
 
 
 def doing_of(job: JobStatus) -> str:
-    """What a run does: it waits, is parked, or the state of its job."""
+    """Say what a run does: it waits, is parked, or the state of its job."""
     reason = job.error or ""
     if job.state is not JobState.PENDING:
         return str(job.state.value)
@@ -91,7 +91,7 @@ def revealing(backend: Backend) -> Reveal:
         if function is not None and "result" in outcome:
             outcome["result"] = function.signature.results.mask(result)
         elif record.kind is RecordKind.EVENT and result and (event := app.events.get(result["name"])):
-            outcome["result"] = {**result, "payload": encoder_of(event.type).mask(result["payload"])}
+            outcome["result"] = {"name": event.name, "payload": encoder_of(event.type).mask(result["payload"])}
         return outcome
 
     return reveal

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.app import Backend
 from penstock.calls.workflows.events import Event
-from penstock.calls.workflows.token import read_token, unknown_token
+from penstock.calls.workflows.token import make_unknown_token, read_token
 from penstock.distribution import __version__
 from penstock.errors import (
     InputError,
@@ -208,7 +208,7 @@ class Api:
         try:
             known = events.get(read_token(token).event)
             if known is None:
-                raise unknown_token()
+                raise make_unknown_token()
             accepted = await known.redeem(backend, token, known.decode(to_json(payload).decode()))
         except TokenInvalid as error:
             raise Refused(404, "TokenInvalid", "There is no such token.") from error

@@ -19,7 +19,7 @@ _TIMES = ("at", "due_at", "made_at")
 
 
 def write_history(records: Iterable[Record], reveal: Reveal, **about: Any) -> dict[str, Any]:
-    """Make JSON of a history; `about` says of which run it is."""
+    """Make JSON of a history; `about` names its run."""
     written = [_write(record, reveal) for record in sorted(records, key=lambda one: one.number)]
     return {"penstock_history": _VERSION, **about, "records": written}
 

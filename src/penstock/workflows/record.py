@@ -16,6 +16,7 @@ from penstock.dataclass import dataclass
 
 BEGINNING = 0  # the number of the record with which a run begins
 MOST_RECORDS = 10_000  # of one run
+MOST_BYTES = 16 * 1024 * 1024  # of the outcomes and shown arguments of one run
 LONGEST_ARGUMENTS = 2_000  # characters that are shown with a record; their digest is of all
 
 

@@ -19,19 +19,19 @@ _OF_CTX = "WorkflowCtx."
 
 def count_awaited(calls: Iterable[OpenCall]) -> int:
     """The fewest ends of these calls after which code of the body runs, if all of them end well."""
-    return min((_awaited_with(call) for call in calls if not call.is_abandoned), default=1)
+    return min((_count_awaited_with(call) for call in calls if not call.is_abandoned), default=1)
 
 
-def _awaited_with(call: OpenCall) -> int:
+def _count_awaited_with(call: OpenCall) -> int:
     """How many calls must end before code of the body runs that awaits this one."""
     task: Any = call.task
     if task is None or not getattr(task.get_coro(), "__qualname__", "").startswith(_OF_CTX):
         return 1  # code of the body runs as soon as it ends
-    waiting = [_unfinished_with(callback) for callback, _ in task._callbacks or ()]  # noqa: SLF001 - nothing else knows
+    waiting = [_count_unfinished_with(callback) for callback, _ in task._callbacks or ()]  # noqa: SLF001 - nothing else knows
     return min(waiting, default=1)
 
 
-def _unfinished_with(callback: Any) -> int:
+def _count_unfinished_with(callback: Any) -> int:
     """How many tasks have to end before this callback of one of them does anything."""
     group = getattr(callback, "__self__", None)
     if isinstance(group, asyncio.TaskGroup):

@@ -31,7 +31,7 @@ from penstock.observe.errortext import error_text
 from penstock.transaction.tracking import Calls
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import read_outcome
-from penstock.workflows.record import MOST_RECORDS, Record, RecordKind, digest_of
+from penstock.workflows.record import MOST_BYTES, MOST_RECORDS, Record, RecordKind, digest_of
 
 T = TypeVar("T")
 
@@ -148,6 +148,7 @@ class Body:
         self._decrypt = decrypt
         self.secret = ""  # by which its tokens are known
         self._numbers = self._tokens = 0
+        self._size = 0  # of what it has learned, in characters
         self._mismatch: Mismatch | None = None
         self._dropped = False
         self._compensations: list[Callable[[], Any]] = []
@@ -172,6 +173,7 @@ class Body:
         """
         self.history.check_delivery(record, self.open)
         self.now = max(self.now, record.at)
+        self._size += len(record.outcome or "") + len(record.args or "")
         self._replaying = (record.place or 0) < self.history.last_place
         if record.kind is RecordKind.TIMER:
             if self.next_timer != record.at:
@@ -259,6 +261,12 @@ class Body:
                 f"{self.function.name} has made {MOST_RECORDS} calls, which is the most that a run may make.",
                 fix="Do the work of many small steps in one, or in workflows of their own.",
                 limit=MOST_RECORDS,
+            )
+        if self._size > MOST_BYTES:
+            raise LimitExceeded(
+                f"The steps of {self.function.name} have results of {self._size} bytes; a run may have {MOST_BYTES}.",
+                fix="Store data in tables, and return ids from steps; or begin again with ctx.restart.",
+                limit=MOST_BYTES,
             )
         future = self._loop.create_future()
         call = OpenCall(

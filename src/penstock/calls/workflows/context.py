@@ -211,7 +211,7 @@ class WorkflowCtx(OfCall):
     def event_token(self, event: Event[Any], valid_for: timedelta) -> str:
         """Give a token with which somebody sends one event to this run, such as by a link in a mail.
 
-        Whoever has it needs no other right: `Event.redeem` takes it, and ``POST /api/event/{token}``. It counts once.
+        Its bearer needs no other right: `Event.redeem` takes it, and ``POST /api/event/{token}``. It counts once.
         A replay gives the same one.
 
         Args:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.calls.run.face import Face
-from penstock.calls.workflows.token import read_token, unknown_token
+from penstock.calls.workflows.token import make_unknown_token, read_token
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LimitExceeded, TokenExpired, ValueInvalid
 from penstock.functions.programs import NAME
 from penstock.functions.signature import encode_any, encoder_of
@@ -83,7 +83,7 @@ class Event(Generic[T]):
         self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None
     ) -> Coroutine[Any, Any, list[JobId]]: ...
     def broadcast(self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None) -> Any:
-        """Send it to many runs at once, as `send` does; those that got it, as they have not ended.
+        """Send it to many runs at once, as `send` does; the ids of the runs that got it, as they have not ended.
 
         Args:
             ctx: As for `send`.
@@ -127,9 +127,9 @@ class Event(Generic[T]):
         store = calls.engine.store
         begun = await store.workflows.find(given.run, BEGINNING)
         if begun is None or given.event != self.name:
-            raise unknown_token()
+            raise make_unknown_token()
         if not given.is_sealed_with(Beginning.read(store.encryption.decrypt(begun.outcome or "{}")).secret):
-            raise unknown_token()
+            raise make_unknown_token()
         if given.expires_at <= calls.now():
             raise TokenExpired("The token's time is over.")
         used = await store.workflows.has_key(given.run, self.name, given.seal)

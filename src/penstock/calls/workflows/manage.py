@@ -1,4 +1,4 @@
-"""What administrators do with runs: retry one from a step, fork it, and end it by force.
+"""Retries runs of workflows from a step, forks them, and ends them by force, for administrators.
 
 `workflows/history` says which records stay. A worker runs the rest.
 """

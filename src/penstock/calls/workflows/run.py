@@ -365,7 +365,7 @@ class _Run:
         return min(limits)
 
     def _next_attempt(self) -> datetime | None:
-        """The time at which a step is tried again, of those that do not run."""
+        """The time at which a step that does not run is tried again."""
         waiting = (one for number, one in self._body.open.items() if number not in self._steps.seen)
         records = (call.record for call in waiting if not call.is_abandoned)
         return min((one.due_at for one in records if one is not None and one.due_at is not None), default=None)

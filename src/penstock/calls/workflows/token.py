@@ -65,13 +65,13 @@ def read_token(text: object) -> EventToken:
     """
     parts = text.split("~") if isinstance(text, str) and len(text) <= _LONGEST and text.isascii() else []
     if len(parts) != _PARTS or not parts[2].isdecimal() or not parts[3].isdecimal():
-        raise unknown_token()
+        raise make_unknown_token()
     try:
         return EventToken(job_uuid(parts[0]), parts[1], int(parts[2]), int(parts[3]), parts[4])
     except IdInvalid:
-        raise unknown_token() from None
+        raise make_unknown_token() from None
 
 
-def unknown_token() -> TokenInvalid:
+def make_unknown_token() -> TokenInvalid:
     """One answer for malformed, forged and unknown tokens, so that nobody can tell them apart."""
     return TokenInvalid("There is no such token.", fix="Send the one that ctx.event_token() gave, unchanged.")
