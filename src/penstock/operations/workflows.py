@@ -221,7 +221,7 @@ async def retry(backend: Backend, given: Given) -> dict[str, Any]:
     _RUN,
     Parameter("step", "number", "The number of the step that it makes again first.", needed=True, least=1),
     asks=_ask_to_go_back,
-    tells="{run} begins with the history of {of}.",
+    tells=lambda _given, found: f"{found['run']} begins with the history of {found['of']}.",
     refusals=_REFUSALS,
 )
 async def fork(backend: Backend, given: Given) -> dict[str, Any]:
