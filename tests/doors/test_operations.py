@@ -16,7 +16,7 @@ import httpx
 import pytest
 from doors.cli_fixtures import Console, Result
 from stage.admin import SECRET, TOKEN
-from stage.everynoun import app, failing, mail, order, put, send, texts
+from stage.everynoun import app, delivery, failing, mail, order, put, send, texts
 
 from penstock import asgi_app
 from penstock.clock import SystemClock
@@ -78,6 +78,8 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
     ("workflows send", {"run": "RUN", "event": "paid", "payload": "7"}, "paid is sent to RUN.", "paid is sent."),
     ("workflows cancel", {"run": "RUN"}, "Asked for RUN to be canceled; it was pending.",
      "Asked for it to be canceled."),
+    ("workflows retry", {"run": "LOST"}, "LOST goes on. 1 record deleted.", None),
+    ("workflows fork", {"run": "LOST", "step": 1}, "begins with the history of LOST.", None),
     ("locks release", {"key": "account:ada", "fence": "FENCE"}, "account:ada is free.", None),
     ("keys revoke", {"name": "billing"}, "billing is revoked.", None),
 )  # fmt: skip
@@ -132,6 +134,7 @@ class World:
             rows = await test.run_mutation(put, NAMES)
             jobs = [await mail.enqueue(test, send, to=to) for to in ("bad", "good")]
             run = await test.scheduler.run_after(timedelta(0), order)
+            lost = await test.scheduler.run_after(timedelta(0), delivery, "bad")
             await test.run_until_idle(advance=False, raise_errors=False)
             await test.run_mutation(put, ["late"])
             await test.plan()
@@ -147,6 +150,7 @@ class World:
         self.names = {
             "JOB": jobs[0],
             "LATER": waiting,
+            "LOST": lost,
             "RUN": run,
             "ROW": rows[1],
             "NUMBER": number,

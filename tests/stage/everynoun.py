@@ -63,6 +63,16 @@ async def order(ctx: WorkflowCtx) -> int:
     return await ctx.wait_for(paid)
 
 
+@app.internal_action
+async def deliver(ctx: ActionCtx, to: str) -> None:
+    work(to)
+
+
+@app.workflow
+async def delivery(ctx: WorkflowCtx, to: str) -> None:
+    await ctx.run_action(deliver, to)
+
+
 @app.cron("0 9 * * MON-FRI", timezone="Europe/Prague", name="remind")
 async def remind(ctx: MutationCtx) -> None:
     """Only its times matter."""

@@ -37,7 +37,10 @@ _COMMANDS = {
     "export": ("penstock.cli.transfer:export_tables", "Write tables to files as JSON lines."),
     "import": ("penstock.cli.transfer:import_rows", "Read rows into a table from JSON lines."),
     "jobs": ("penstock.cli.jobs", "Show jobs; retry, cancel, wait."),
-    "workflows": ("penstock.cli.workflows", "Show runs of workflows and their steps; send events, cancel, export."),
+    "workflows": (
+        "penstock.cli.workflows",
+        "Show runs of workflows and their steps; send events, cancel, retry, fork, export.",
+    ),
     "top": ("penstock.cli.top", "Watch pools and workers, live."),
     "pools": ("penstock.cli.pools", "Show pools; change a limit."),
     "crons": ("penstock.cli.crons", "Show crons; run, pause, resume, remove."),

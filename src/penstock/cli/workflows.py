@@ -96,6 +96,6 @@ def _show_patches(found: dict[str, Any]) -> None:
         print_field("", "Without means unfinished runs that may need the old branch; with none you may delete it.")
 
 
-add_commands(command, workflows.send, workflows.cancel)
+add_commands(command, workflows.send, workflows.cancel, workflows.retry, workflows.fork)
 command.add_command(command_of(workflows.export, show=print_json))
 command.add_command(command_of(workflows.patches, show=_show_patches, data=lambda found: found))

@@ -17,6 +17,7 @@ from penstock.functions.signature import encoder_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED, JobState
+from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
 from penstock.values import decode_json
@@ -60,7 +61,7 @@ class Run:
 
 
 def doing_of(job: JobStatus) -> str:
-    """Say what a run does: it waits, is parked, or the state of its job."""
+    """Say what a run does: it waits, is parked, or has the state of its job."""
     reason = job.error or ""
     if job.state is not JobState.PENDING:
         return str(job.state.value)
@@ -206,7 +207,7 @@ async def _ask_to_go_back(backend: Backend, given: Given) -> Question:
     _RUN,
     Parameter("step", "number", "The number of the step; by default the last one that failed.", least=1),
     asks=_ask_to_go_back,
-    tells="{run} goes on; {deleted} records of it are deleted.",
+    tells=lambda _given, found: f"{found['run']} goes on. {amount(found['deleted'], 'record')} deleted.",
     refusals={**_REFUSALS, DataError: Refusal(409, "RunNotRetriable")},
 )
 async def retry(backend: Backend, given: Given) -> dict[str, Any]:
@@ -220,7 +221,7 @@ async def retry(backend: Backend, given: Given) -> dict[str, Any]:
     _RUN,
     Parameter("step", "number", "The number of the step that it makes again first.", needed=True, least=1),
     asks=_ask_to_go_back,
-    tells="{run} begins with the history of {of}.",
+    tells=lambda _given, found: f"{found['run']} begins with the history of {found['of']}.",
     refusals=_REFUSALS,
 )
 async def fork(backend: Backend, given: Given) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +22,8 @@ from penstock.store.session import OpenTransaction, Row, Session
 from penstock.workflows.record import Record
 
 __all__ = ["CANCEL_EVENT", "JOB_EVENT", "Arrival", "Workflows", "Write"]
+
+_YEAR = timedelta(days=365)
 
 
 NOW = "now"  # the name of a cancel that runs no code
@@ -104,7 +106,7 @@ class Workflows(Noun, queries=("workflows",)):
 
     async def list_stuck(self, before: datetime, limit: int) -> list[Stuck]:
         """Workflows whose runs are parked, or have waited since before a time for events, without a limit."""
-        return self._read(Stuck, await self._look("stuck", until=before + FARTHEST, limit=limit))
+        return self._read(Stuck, await self._look("stuck", far=before + _YEAR, until=before + FARTHEST, limit=limit))
 
     async def list_patches(self) -> list[Patch]:
         """The changes of code that runs have taken up, the newest first."""
