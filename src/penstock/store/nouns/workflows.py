@@ -140,7 +140,7 @@ class Workflows(Noun, queries=("workflows",)):
             await self._write(session, run, write, now)
 
     async def find_unfinished(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
-        """Those of these runs that have not ended, by now, and whether they have so many events that nobody received.
+        """Find which of these runs have not ended, by now, and whether they have so many events that nobody received.
 
         No transaction of a user reads the tables of jobs for it. Callers hold a connection each. They take turns on one
         that is not for calls, or they would wait for each other.
