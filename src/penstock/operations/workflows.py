@@ -6,12 +6,12 @@ A run is a job, so what can be done to any job is done there; here is what only 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.app import Backend
 from penstock.calls.workflows.manage import end_now, look_back, retry_from
 from penstock.calls.workflows.manage import fork as begin_fork
+from penstock.dataclass import dataclass
 from penstock.errors import DataError, ValueInvalid
 from penstock.functions.signature import encoder_of
 from penstock.jobs.filter import JobFilter

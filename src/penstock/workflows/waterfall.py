@@ -6,10 +6,10 @@ A sleep has no call in the history: it lasts from the thing before it until its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from penstock.dataclass import dataclass
 from penstock.values import decode_json
 from penstock.workflows.record import Record, RecordKind
 
