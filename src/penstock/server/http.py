@@ -238,7 +238,7 @@ class Api:
 
     async def _caller(self, request: Request) -> tuple[Backend, Credentials]:
         """The backend that answers calls, and the caller of one."""
-        backend, exchange = self._opening.opened or await open_backend(self._opening), exchange_of(request)
+        backend, exchange = self._opening.ready or await open_backend(self._opening), exchange_of(request)
         try:
             found = await credentials_of(request, backend.tokens, self._config.admin_token, exchange.request_id)
         except Unauthenticated as error:

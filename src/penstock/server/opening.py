@@ -62,7 +62,7 @@ class Opening:
             self._backend.engine.journal.follows = True
 
     @property
-    def opened(self) -> Backend | None:
+    def ready(self) -> Backend | None:
         """The backend, if it is open and takes calls."""
         return None if self.draining else self._backend
 
