@@ -12,7 +12,7 @@ import httpx
 import pytest
 from stage.clients import SOCKETS, Kind, Server, client, serving
 from stage.examples import LONG
-from stage.files import bucket, bytes_in, keys_of, make_old, sweep
+from stage.files import bytes_in, keys_of, make_old, place_of, sweep
 from stage.processes import Command, Process
 from stage.waits import until
 
@@ -80,11 +80,8 @@ async def test_the_upload_example_of_convex(database_url: str, kind: Kind, tmp_p
 
 @pytest.fixture(params=["folder", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "folder":
-        yield str(tmp_path / "files")
-        return
-    with bucket() as url:
-        yield url
+    with place_of(request.param, tmp_path) as found:
+        yield found
 
 
 async def test_large_files_take_little_memory(database_url: str, place: str) -> None:

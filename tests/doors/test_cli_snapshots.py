@@ -91,6 +91,7 @@ def tagged(kind: str, raw: bytes) -> dict[str, str]:
     return {kind: base64.b64encode(raw).decode()}
 
 
+OTHER = '{"format": 1, "tables": ["user"]}'  # which are not there
 ADA, BOB, LOST = convex_id(USERS, 1), convex_id(USERS, 2), convex_id(USERS, 99)
 TABLES = {
     "users": [document(USERS, 2, name="Bob", nickName="b"), document(USERS, 1, name="Ada")],
@@ -209,6 +210,29 @@ def test_numbers_without_types_are_floats_and_old_snapshots_are_refused(moved: C
     with zipfile.ZipFile(moved.folder / "empty.zip", "w") as archive:
         archive.writestr("readme.txt", "")
     assert "has neither penstock.json nor _tables/documents.jsonl" in moved("import", "empty.zip").err
+
+
+def test_damaged_snapshots_are_refused_before_any_row_is_stored(moved: Console) -> None:
+    whole = (moved.folder / "snapshot.zip").read_bytes()
+    with zipfile.ZipFile(moved.folder / "snapshot.zip") as archive:
+        entry = archive.getinfo("snapshot/messages/documents.jsonl")
+    place = entry.header_offset + 30 + len(entry.filename) + 9  # within the first row
+    changed = bytearray(whole)
+    changed[place] ^= 1
+    encrypted = bytearray(whole)
+    central = whole.rindex(b"PK\x01\x02", 0, whole.rindex(entry.filename.encode()))
+    encrypted[central + 8] |= 1
+    for bad, said in ((changed, "Bad CRC-32"), (encrypted, "is encrypted")):
+        (moved.folder / "bad.zip").write_bytes(bad)
+        refused = moved("import", "bad.zip", "--skip-refused")
+        assert refused.code == 1
+        assert f"{entry.filename} cannot be read" in refused.err
+        assert said in refused.err
+        assert rows_of(moved, "user") == []
+    for manifest, said in (("{", "penstock.json cannot"), ("{}", "penstock.json cannot"), (OTHER, "user.jsonl cannot")):
+        with zipfile.ZipFile(moved.folder / "bad.zip", "w") as archive:
+            archive.writestr("penstock.json", manifest)
+        assert said in moved("import", "bad.zip").err
 
 
 def test_an_export_of_all_tables_comes_back_equal(moved: Console) -> None:

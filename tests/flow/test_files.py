@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from stage.files import bucket, bytes_in, empty, keys_of, make_old, prune, sweep, write_bytes
+from stage.files import bytes_in, empty, keys_of, make_old, place_of, prune, sweep, write_bytes
 from stage.logs import events
 from stage.stories import tell_in
 from stage.waits import until
@@ -74,11 +74,8 @@ async def url_of(ctx: QueryCtx, file: Id[File], hours: int = 0) -> str | None:
 @pytest.fixture(params=["folder", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Where the bytes are."""
-    if request.param == "folder":
-        yield str(tmp_path / "files")
-        return
-    with bucket() as url:
-        yield url
+    with place_of(request.param, tmp_path) as found:
+        yield found
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.effects import effects_in
 
-from penstock import ActionCtx, App, DataError, JobId, JobStatus, MutationCtx, QueryCtx, Table, ValueInvalid
+from penstock import ActionCtx, App, DataError, JobId, JobStatus, ValueInvalid
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.manage import end_now, fork, look_back, retry_from
 from penstock.jobs.job import job_uuid
@@ -18,22 +19,8 @@ pytestmark = pytest.mark.both_stores
 
 NOW, HOUR = timedelta(0), timedelta(hours=1)
 app = App()
+do, done = effects_in(app)
 said = app.event("said", str)
-
-
-class Done(Table):
-    what: str
-
-
-@app.internal_mutation
-async def do(ctx: MutationCtx, what: str) -> str:
-    await ctx.db.insert(Done(what=what))
-    return what
-
-
-@app.internal_query
-async def done(ctx: QueryCtx) -> list[str]:
-    return [one.what for one in await ctx.db.query(Done).collect()]
 
 
 broken: list[str] = []

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.effects import effects_in
 from stage.flows import run_with_crashes
 from stage.waits import until
 
@@ -19,10 +20,8 @@ from penstock import (
     JobId,
     JobStatus,
     LimitExceeded,
-    MutationCtx,
     QueryCtx,
     Success,
-    Table,
     TokenBucket,
     UsageError,
     sync,
@@ -39,28 +38,14 @@ pytestmark = pytest.mark.both_stores
 
 NOW, HOUR = timedelta(0), timedelta(hours=1)
 app = App()
+do, done = effects_in(app)
 pool = app.workpool("runs", max_parallelism=4)
 said = app.event("said", str)
-
-
-class Done(Table):
-    what: str
-
-
-@app.internal_mutation
-async def do(ctx: MutationCtx, what: str) -> str:
-    await ctx.db.insert(Done(what=what))
-    return what
 
 
 @app.internal_action
 async def act(ctx: ActionCtx, what: str) -> str:
     return f"{what} {ctx.work.key}"
-
-
-@app.internal_query
-async def done(ctx: QueryCtx) -> list[str]:
-    return [one.what for one in await ctx.db.query(Done).collect()]
 
 
 @app.internal_query

@@ -6,9 +6,10 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from stage.effects import effects_in
 from stage.waits import until
 
-from penstock import App, Backend, Canceled, JobId, MutationCtx, QueryCtx, Success, Table
+from penstock import App, Backend, Canceled, JobId, MutationCtx, Success
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import EventTimeout
 
@@ -17,24 +18,10 @@ pytestmark = pytest.mark.both_stores
 NOW, LONGER = timedelta(0), timedelta(seconds=1.1)  # more than a run waits in memory
 NEVER = 3600.0
 app = OPENED = App()
+note, notes = effects_in(app)
 pool = app.workpool("pool", max_parallelism=1)
 asked = app.event("asked", str)
 answered = app.event("answered", str)
-
-
-class Noted(Table):
-    what: str
-
-
-@app.internal_mutation
-async def note(ctx: MutationCtx, what: str) -> str:
-    await ctx.db.insert(Noted(what=what))
-    return what
-
-
-@app.internal_query
-async def notes(ctx: QueryCtx) -> list[str]:
-    return [one.what for one in await ctx.db.query(Noted).collect()]
 
 
 @app.internal_mutation

@@ -12,9 +12,10 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pytest
+from stage.effects import Effect, effects_in
 from stage.storms import MACHINE
 
-from penstock import ActionCtx, App, JobId, MutationCtx, QueryCtx, Table
+from penstock import ActionCtx, App, JobId, MutationCtx
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
@@ -24,27 +25,13 @@ pytestmark = pytest.mark.both_stores
 
 NOW, SECOND, DAY = timedelta(0), timedelta(seconds=1), timedelta(days=1)
 app = OPENED = App()
+do, effects = effects_in(app)
 arrived = app.event("arrived", str)
-
-
-class Effect(Table):
-    what: str
-
-
-@app.internal_mutation
-async def do(ctx: MutationCtx, what: str) -> str:
-    await ctx.db.insert(Effect(what=what))
-    return what
 
 
 @app.internal_action
 async def nothing(ctx: ActionCtx) -> None:
     pass
-
-
-@app.internal_query
-async def effects(ctx: QueryCtx) -> list[str]:
-    return [one.what for one in await ctx.db.query(Effect).collect()]
 
 
 @app.internal_mutation

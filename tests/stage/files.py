@@ -51,6 +51,16 @@ def bucket() -> Iterator[str]:
             server.stop()
 
 
+@contextmanager
+def place_of(kind: str, folder: Path) -> Iterator[str]:
+    """A place for bytes: a folder inside of another one, or a bucket."""
+    if kind == "folder":
+        yield str(folder / "files")
+        return
+    with bucket() as url:
+        yield url
+
+
 def bytes_in(place: str) -> dict[str, int]:
     """The names and sizes of all that is in a folder or a bucket; what uploads have left as well in a folder."""
     if "://" in place:

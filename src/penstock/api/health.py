@@ -369,7 +369,7 @@ def _searches(seen: Health) -> Iterator[HealthFinding]:
         if unread is None:
             yield _of("search-filling", f"search index {name}", "It is not filled yet.")
         elif unread > MOST_UNREAD:
-            what = f"Unread changes: {_most(unread)}. Searches look at {MOST_UNREAD:,} by themselves."
+            what = f"Unread changes: {_most(unread)}. A search reads at most {MOST_UNREAD:,} of them itself."
             yield _of("search-behind", f"search index {name}", what)
 
 

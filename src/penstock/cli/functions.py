@@ -85,7 +85,7 @@ def _describe(function: AnyFunction) -> dict[str, Any]:
 def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Complete the name of a function, without its module if it is unique; a program that cannot be imported has none.
 
-    What the import prints would stand among the names.
+    It catches what the program prints, as the shell would take that for names.
     """
     named = context.ensure_object(Options).app
     with suppress(Exception), redirect_stdout(StringIO()):

@@ -1,6 +1,6 @@
 """``penstock logs``: the log events of all processes on the database, the newest last; and new ones as they come.
 
-Reads the logbook, which processes write every few seconds. Leaves what is kept of it to `observe/logbook`.
+Reads the logbook, which processes write every few seconds. Leaves writing and retention to `observe/logbook`.
 """
 
 from __future__ import annotations

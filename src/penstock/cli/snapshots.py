@@ -12,6 +12,7 @@ import json
 import re
 import sqlite3
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache, partial
@@ -42,6 +43,8 @@ from penstock.wire.tags import tag_integer
 _MANIFEST = "penstock.json"
 _TABLES = "_tables/documents.jsonl"  # by which a snapshot of Convex is known
 _ROWS = "/documents.jsonl"
+_DAMAGE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, EOFError)
+_FORM = (LookupError, TypeError, ValueError)  # of JSON that says something else than it should
 _SHOWN = 20  # refused rows of a table
 
 
@@ -103,10 +106,11 @@ class Snapshot:
         names = self._zip.namelist()
         self.of_convex = _MANIFEST not in names
         if not self.of_convex:
-            manifest = from_json(self._zip.read(_MANIFEST))
-            if manifest["format"] != 1:
+            with self._reading(_MANIFEST, *_FORM):
+                manifest = from_json(self._zip.read(_MANIFEST))
+                number, self._entries = manifest["format"], {table: f"{table}.jsonl" for table in manifest["tables"]}
+            if number != 1:
                 raise ConfigError(f"{path} was written by a newer penstock.", fix="Upgrade penstock, and import again.")
-            self._entries = {table: f"{table}.jsonl" for table in manifest["tables"]}
             return
         roots = [name.removesuffix(_TABLES) for name in names if name.endswith(_TABLES) and "_components/" not in name]
         if len(roots) != 1:
@@ -130,9 +134,11 @@ class Snapshot:
 
     @contextlib.contextmanager
     def lines(self, table: str) -> Iterator[Lines]:
-        entry = self._zip.getinfo(self._entries[table])
-        with self._zip.open(entry) as stream:
-            yield Lines(stream, entry.file_size)
+        name = self._entries[table]
+        with self._reading(name, KeyError, RuntimeError):  # it is not there, or encrypted
+            stream, size = self._zip.open(name), self._zip.getinfo(name).file_size
+        with self._reading(name), stream:
+            yield Lines(stream, size)
 
     def others(self) -> list[str]:
         """The parts that are not imported."""
@@ -140,18 +146,28 @@ class Snapshot:
 
     def numbers(self) -> dict[int, str]:
         """The names of Convex's tables, by the numbers in their ids."""
-        lines = self._zip.read(f"{self._root}{_TABLES}").splitlines()
-        return {int(one["id"]): one["name"] for one in map(from_json, lines)}
+        name = f"{self._root}{_TABLES}"
+        with self._reading(name, *_FORM):
+            return {int(one["id"]): one["name"] for one in map(from_json, self._zip.read(name).splitlines())}
 
     def is_typed(self, table: str) -> bool:
         """Whether integers in the rows are told from floats by their spelling."""
         name = f"{self._root}{table}/generated_schema.jsonl"
         if name not in self._zip.namelist():
             return False
-        if from_json(self._zip.read(name).strip() or b"null") != "uniform":
+        if self._zip.read(name).strip() != b'"uniform"':
             fix = "Export it again with a Convex of 2024 or later."
             raise ConfigError(f"{name} is of an old form, which says the types of numbers apart from them.", fix=fix)
         return True
+
+    @contextlib.contextmanager
+    def _reading(self, name: str, *errors: type[Exception]) -> Iterator[None]:
+        """Name an entry that is damaged, or has one of these errors."""
+        try:
+            yield
+        except (*_DAMAGE, *errors) as error:
+            what = f"{self._zip.filename}: {name} cannot be read: {error}."
+            raise ConfigError(what, fix="Export again, and copy the file whole.") from error
 
 
 @dataclass(slots=True)

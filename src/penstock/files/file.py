@@ -46,7 +46,7 @@ class File(BaseModel):
         sha256: The digest of its bytes, in hexadecimal.
         content_type: Its type, as the uploader said; None if nobody said one.
         creator: The `Identity.token_identifier` of the caller that it is of; None if nobody had signed in.
-        storage_id: The secret part of its permanent URL. Who knows it can read the file.
+        storage_id: The secret part of its permanent URL. Anybody with it can read the file.
     """
 
     __id_prefix__: ClassVar[str] = FILE_PREFIX

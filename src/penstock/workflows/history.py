@@ -83,8 +83,8 @@ class History:
 def split_at(records: Iterable[Record], step: int) -> tuple[list[Record], list[Record]]:
     """The records that stay if a run goes on from a step, and the others.
 
-    What the body learned before the end of that step stays, and so do the other calls that it had made by then: the
-    order in which they ended is one that might have been.
+    Deliveries before the end of that step stay, and so do the other calls that the body had made by then. The order in
+    which those ended is one that might have been.
     """
     known = {record.number: record for record in records}
     place = known[step].place

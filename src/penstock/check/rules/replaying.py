@@ -1,6 +1,6 @@
 """Rules about the body of a workflow, which runs again from its start each time the run goes on.
 
-Owns what a replay does not repeat. What each call does is the matter of `body`.
+Owns the calls and reads that a replay does not repeat. Leaves finding out what a call does to `body`.
 """
 
 from __future__ import annotations
