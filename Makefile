@@ -105,7 +105,7 @@ lock: ## choose the versions of requirements-dev.txt anew
 	.venv-lock/bin/python -m pip install --quiet pip-tools
 	.venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --no-emit-index-url --no-emit-find-links \
 		--allow-unsafe --no-header --extra test --extra check --extra postgres --extra client \
-		--extra tracing --extra lsp --extra dashboard --extra files --extra migrations --extra docs \
+		--extra tracing --extra lsp --extra dashboard --extra files --extra migrations --extra vectors --extra docs \
 		--all-build-deps --output-file requirements-dev.txt pyproject.toml
 	rm -rf .venv-lock
 
