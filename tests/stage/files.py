@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -66,8 +67,12 @@ def bytes_in(place: str) -> dict[str, int]:
     if "://" in place:
         store: Any = from_url(place)
         return {one["path"]: one["size"] for page in obstore.list(store) for one in page}
-    found = [one for one in Path(place).rglob("*") if one.is_file()]
-    return {str(one.relative_to(place)): one.stat().st_size for one in found}
+    sizes = {}
+    for one in Path(place).rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+            if one.is_file():
+                sizes[str(one.relative_to(place))] = one.stat().st_size
+    return sizes
 
 
 async def keys_of(backend: Backend) -> list[str]:

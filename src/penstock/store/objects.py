@@ -7,6 +7,7 @@ are of no file until a row says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib
 import os
@@ -161,10 +162,15 @@ async def _pieces(stream: AsyncIterator[Any]) -> AsyncIterator[bytes]:
 
 
 def _sweep_parts(folder: Path, before: float) -> int:
-    found = [one for one in folder.rglob("*#*") if one.stat().st_mtime < before]
-    for one in found:
-        one.unlink(missing_ok=True)
-    return len(found)
+    swept = 0
+    for one in folder.rglob("*#*"):
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # obstore deletes the part of an upload that has just been cancelled
+            if one.stat().st_mtime < before:
+                one.unlink()
+                swept += 1
+    return swept
 
 
 def _first_line(error: BaseException) -> str:
