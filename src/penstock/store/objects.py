@@ -7,7 +7,6 @@ are of no file until a row says so.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import importlib
 import os
