@@ -163,9 +163,7 @@ async def _pieces(stream: AsyncIterator[Any]) -> AsyncIterator[bytes]:
 def _sweep_parts(folder: Path, before: float) -> int:
     swept = 0
     for one in folder.rglob("*#*"):
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # obstore deletes the part of an upload that has just been cancelled
+        with suppress(FileNotFoundError):  # a part that obstore deletes, as its upload is cancelled
             if one.stat().st_mtime < before:
                 one.unlink()
                 swept += 1
