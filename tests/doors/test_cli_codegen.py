@@ -1,20 +1,11 @@
-"""Commands that write files: codegen, function-spec and init."""
+"""Commands that write files: codegen and function-spec."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tomllib
 
-import pytest
 from doors.cli_fixtures import HELLO, Console
-
-from penstock.distribution import requirement
 
 # ----- codegen
 
@@ -77,42 +68,3 @@ def test_watching_writes_again_when_the_source_changes(console: Console) -> None
         process.tell(signal.SIGINT)
         process.end()
     assert "name: int" in (console.folder / "api.py").read_text("utf-8")
-
-
-# ----- init
-
-
-@pytest.mark.long
-def test_a_new_project_runs_at_once(console: Console, empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = console.ok("init", "My Seats")
-    folder = console.folder / "My Seats"
-    assert len(written.out.splitlines()) == 10
-    assert "cd 'My Seats' && penstock dev" in written.err
-    again = console("init", "My Seats")
-    assert (again.code, "nothing was written" in again.err) == (1, True)
-
-    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
-    assert (project["name"], project["dependencies"]) == (
-        "my-seats",
-        [requirement("dashboard", "migrations", "postgres")],
-    )
-    assert "Docker and CI cannot read that" in written.err, "these tests run on a working tree"
-    assert (folder / "README.md").read_text("utf-8").startswith("# my-seats\n\n```console\n$ python3")
-    for file in ("compose.yaml", ".github/workflows/ci.yml"):
-        assert importlib.import_module("yaml").safe_load((folder / file).read_text("utf-8"))
-
-    monkeypatch.chdir(folder)
-    console.folder = folder
-    assert console.ok("check").err.strip() == "Checked 3 files: nothing to say."
-    server = {} if empty_database_url.startswith("sqlite") else {"TEST_DATABASE_URL": empty_database_url}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    shutil.copy(folder / "tests/test_app.py", folder / "tests/test_again.py")
-    environment = {**os.environ, **server}
-    tested = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert tested.returncode == 0, tested.stdout
-    assert "2 passed" in tested.stdout, "each on a database of its own"
-
-    monkeypatch.setenv("DATABASE_URL", empty_database_url)
-    console.ok("migrate")
-    console.ok("run", "add", "text=three more words")
-    assert "three more words" in {note["text"] for note in console.ok("run", "notes").json}

@@ -68,9 +68,7 @@ def test_a_wheel_runs_a_new_project_with_what_it_requires_and_nothing_else(insta
 
 def test_a_new_project_requires_the_wheel_that_wrote_it(installed: Path, project: Path) -> None:
     (wanted,) = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
-    assert re.fullmatch(
-        r"penstock-backend\[dashboard,migrations,postgres\] @ file://.*\.whl#sha256=[0-9a-f]{64}", wanted
-    )
+    assert re.fullmatch(r"penstock-backend\[dashboard,migrations\] @ file://.*\.whl#sha256=[0-9a-f]{64}", wanted)
     command = [
         sys.executable,
         "-m",
@@ -131,7 +129,7 @@ async def listens(port: int) -> bool:
 
 
 def test_migration_files_run_before_each_release() -> None:
-    templates = [ROOT / f"src/penstock/cli/project/{name}.txt" for name in ("Dockerfile", "compose.yaml")]
+    templates = [ROOT / f"src/penstock/cli/project/{name}.txt" for name in ("base/Dockerfile", "postgres/compose.yaml")]
     texts = {path: path.read_text("utf-8") for path in (*DEPLOY.rglob("*"), *templates) if path.is_file()}
     migrating = {path for path, text in texts.items() if re.search(r"penstock,? ['\"]?migrate\b", text)}
     assert {path.name for path in migrating} >= {
