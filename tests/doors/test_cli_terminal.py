@@ -257,3 +257,84 @@ def test_what_goes_on_is_drawn_again_until_a_key_ends_it(stage: Console, databas
         assert BACK in left
         assert CURSOR in left
         assert "Traceback" not in left
+
+
+RENAMED = [("phone: str\n", "mobile: str\n"), ("phone: str,", "mobile: str,"), ("phone=phone", "mobile=mobile")]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_dev_asks_whether_a_field_was_renamed(bookings: Console, answer: str) -> None:
+    bookings.ok("run", "book", "customer=Ada", "phone=+420 123")
+    bookings.write_bookings(*RENAMED)
+    with Terminal(bookings.folder, "dev", "--no-reload", "--port", "0") as terminal:
+        terminal.wait_for(
+            "booking.phone is not declared any more, and mobile is new. Rename the column to mobile? [y/N]: "
+        )
+        terminal.press(answer + ENTER)
+        if answer == "n":
+            assert terminal.end() == 1
+            assert "booking.phone is not declared any more, but stored as NOT NULL" in terminal.shown
+            return
+        terminal.wait_for("renamed: booking.phone is mobile now, with its values.")
+        terminal.wait_for("Ctrl-C stops it.")
+        terminal.press(INTERRUPT)
+        assert terminal.end() == 0
+    (booking,) = bookings.ok("run", "upcoming", "customer=Ada").json
+    assert booking["mobile"] == "+420 123"
+    bookings.ok("run", "book", "customer=Bob", "mobile=+420 456")
+
+
+def test_dev_renames_what_a_task_watches(shell: Console) -> None:
+    program = """
+from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx
+
+app = App()
+
+
+class Order(Table):
+    state: str
+    note: str = ""
+
+
+class Told(Table):
+    what: str
+
+
+@app.mutation
+async def put(ctx: MutationCtx, state: str) -> Id[Order]:
+    return await ctx.db.insert(Order(state=state))
+
+
+@app.reactive_task(Order, watch=("state",), filter=lambda row: row.state == "paid")
+async def tell(ctx: TaskCtx[Order]) -> None:
+    order = await ctx.get_document()
+    await ctx.run_mutation(note_down, order.state)
+
+
+@app.internal_mutation
+async def note_down(ctx: MutationCtx, what: str) -> None:
+    await ctx.db.insert(Told(what=what))
+
+
+@app.query
+async def told(ctx: QueryCtx) -> list[str]:
+    return [one.what for one in await ctx.db.query(Told).take(10)]
+"""
+    shell.write("orders.py", program)
+    shell.ok("migrate")
+    shell.ok("run", "put", "state=new")
+    changed = (
+        program.replace("state: str\n", "status: str\n")
+        .replace("state=state", "status=state")
+        .replace('("state",)', '("status",)')
+    )
+    shell.write("orders.py", changed.replace(".state", ".status"))
+    with Terminal(shell.folder, "dev", "--no-reload", "--port", "0") as terminal:
+        terminal.wait_for("Rename the column to status? [y/N]: ")
+        terminal.press("y" + ENTER)
+        terminal.wait_for("Ctrl-C stops it.")
+        shell.ok("run", "put", "state=paid")
+        terminal.wait_for("task")
+        terminal.press(INTERRUPT)
+        assert terminal.end() == 0
+    assert shell.ok("run", "told").json == ["paid"]

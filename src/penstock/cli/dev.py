@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import signal
+import sys
 import typing
 from collections import Counter
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ from penstock.cli.opening import complete_serving, end_process, end_within, safe
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
+from penstock.cli.renames import rename_columns
 from penstock.cli.watch import AGAIN, Watch, check_saved, start_again
 from penstock.clock import secret
 from penstock.config import Config
@@ -117,6 +119,8 @@ class Life:
             _delete_database(config.database)
         if (folder := Path("migrations")).exists():
             await migrate(self._app, config, folder)
+        elif sys.stdin.isatty():
+            await rename_columns(self._app, config)
         tell = partial(self._tell, self._app, config, made)
         stop = partial(self._tell_of_stop, config.grace)
         where = partial(serve, listener=bind(self._host, self._port), dashboard=dashboard_is_installed())

@@ -86,6 +86,12 @@ class Difference:
         """Columns that are declared, and not stored."""
         return {name: step.column for name, step in columns_to_add(self.steps).items()}
 
+    def like(self, gone: StoredColumn) -> list[str]:
+        """The new columns of the type of one that is gone: it may have been renamed."""
+        columns = zip(self.declared.columns.values(), self.definition.columns, strict=True)
+        types = {column.name: stored.type for stored, column in columns}
+        return [name for name in self.new if types[name].casefold() == gone.type.casefold()]
+
     @property
     def columns_without_value(self) -> dict[str, Column]:
         """Columns that are declared as required, while rows have no value for them."""
@@ -260,8 +266,7 @@ class _Comparison(Difference):
 
     def _rename_question(self, gone: StoredColumn) -> str:
         """The question whether a new column of the same type is one that is gone."""
-        types = {column.name: self.declared.columns[key].type for key, column in self._columns()}
-        new = [name for name in columns_to_add(self.steps) if types[name].casefold() == gone.type.casefold()]
+        new = self.like(gone)
         return f" Did you rename it to {' or '.join(new)}? Then run penstock migration new." if new else ""
 
     # ----- choices

@@ -1,0 +1,41 @@
+"""Renamed fields while a program is being written: ``penstock dev`` asks, and renames the columns with their values.
+
+For a database that nobody else uses. Elsewhere two releases run side by side, so there a migration file does it.
+"""
+
+from __future__ import annotations
+
+import click
+
+from penstock.app import App
+from penstock.cli.opening import open_store
+from penstock.cli.output import say
+from penstock.config import Config
+from penstock.schema.diff import Difference
+from penstock.store.nouns.catalog import Change
+from penstock.store.push.migrate import differences
+from penstock.store.store import Store
+
+
+async def rename_columns(app: App, config: Config) -> None:
+    """Ask for each stored column that is not declared any more whether a new field of its type is the same one."""
+    async with open_store(app, config) as store:
+        if not await store.catalog.list_migrations():
+            return  # the database is new
+        for change in await differences(store, app.definitions()):
+            for old in [*change.gone]:
+                await _rename_column(store, change, old)
+
+
+async def _rename_column(store: Store, change: Difference, old: str) -> None:
+    for new in change.like(change.gone[old]):
+        if new in change.gone:
+            continue
+        where = f"{change.table}.{old}"
+        if click.confirm(f"{where} is not declared any more, and {new} is new. Rename the column to {new}?", err=True):
+            table, column, name = map(store.dialect.quote, (change.table, old, new))
+            async with store.catalog.lock() as lock:
+                await lock.apply(Change(change.table, (f"alter table {table} rename column {column} to {name}",)))
+            say(f"renamed: {where} is {new} now, with its values.")
+            change.gone[new] = change.gone.pop(old)  # nobody is asked twice for one field
+            return
