@@ -101,9 +101,15 @@ class Journal:
         """A worker starts attempts."""
         talkative, meters = self._talking(), self.meters
         attempts = [job for job in jobs if job.ending is None]
-        lags = Counter([(job.function, bucket_of((job.started_at - job.run_at).total_seconds())) for job in attempts])
-        for (function, bucket), number in lags.items():
-            self.book.add(f"function {function}", f"lag {bucket}", number)
+        lags = Counter(
+            [
+                (job.function, job.pool, job.options.task, bucket_of((job.started_at - job.run_at).total_seconds()))
+                for job in attempts
+            ]
+        )
+        for (function, pool, task, bucket), number in lags.items():
+            for name in (f"function {function}", *self._names(pool, task)):
+                self.book.add(name, f"lag {bucket}", number)
         for job in attempts if talkative or meters is not None else ():
             lag = max(0.0, (job.started_at - job.run_at).total_seconds())
             if meters is not None:
@@ -123,6 +129,9 @@ class Journal:
 
     def ran(self, job: Job, seconds: float) -> None:
         """The duration of an attempt."""
+        bucket = bucket_of(seconds)
+        for name in self._names(job.pool, job.options.task):
+            self.book.add(name, bucket)
         if self.meters is not None:
             self.meters.observe("penstock_run_seconds", seconds, job.pool)
             if job.options.task is not None:
@@ -211,9 +220,8 @@ class Journal:
         tally = self.tallies.get(job.pool)
         if tally is not None:
             tally.add(status)
-        self.book.add(f"pool {job.pool}", status)
-        if job.options.task is not None:
-            self.book.add(f"task {self._task(job.options.task)}", status)
+        for name in self._names(job.pool, job.options.task):
+            self.book.add(name, status)
         if self.meters is not None:
             self._count(self.meters, job, status)
         if self._talkative and job.pool in self._talking():
@@ -237,6 +245,10 @@ class Journal:
                 meters.add("penstock_task_runs", self._task(task), status)
         elif task is not None:
             meters.add("penstock_task_retries", self._task(task))
+
+    def _names(self, pool: str, task: int | None) -> Sequence[str]:
+        """The names under which the logbook counts a job, besides that of its function."""
+        return (f"pool {pool}",) if task is None else (f"pool {pool}", f"task {self._task(task)}")
 
     def _task(self, number: int) -> str:
         """The name of a reactive task; its number if this program does not declare it."""
