@@ -108,7 +108,8 @@ class Journal:
             ]
         )
         for (function, pool, task, bucket), number in lags.items():
-            for name in (f"function {function}", *self._names(pool, task)):
+            of_task = () if task is None else (f"task {self._task(task)}",)
+            for name in (f"function {function}", f"pool {pool}", *of_task):
                 self.book.add(name, f"lag {bucket}", number)
         for job in attempts if talkative or meters is not None else ():
             lag = max(0.0, (job.started_at - job.run_at).total_seconds())
@@ -130,8 +131,9 @@ class Journal:
     def ran(self, job: Job, seconds: float) -> None:
         """The duration of an attempt."""
         bucket = bucket_of(seconds)
-        for name in self._names(job.pool, job.options.task):
-            self.book.add(name, bucket)
+        self.book.add(f"pool {job.pool}", bucket)
+        if job.options.task is not None:
+            self.book.add(f"task {self._task(job.options.task)}", bucket)
         if self.meters is not None:
             self.meters.observe("penstock_run_seconds", seconds, job.pool)
             if job.options.task is not None:
@@ -220,8 +222,9 @@ class Journal:
         tally = self.tallies.get(job.pool)
         if tally is not None:
             tally.add(status)
-        for name in self._names(job.pool, job.options.task):
-            self.book.add(name, status)
+        self.book.add(f"pool {job.pool}", status)
+        if job.options.task is not None:
+            self.book.add(f"task {self._task(job.options.task)}", status)
         if self.meters is not None:
             self._count(self.meters, job, status)
         if self._talkative and job.pool in self._talking():
@@ -245,10 +248,6 @@ class Journal:
                 meters.add("penstock_task_runs", self._task(task), status)
         elif task is not None:
             meters.add("penstock_task_retries", self._task(task))
-
-    def _names(self, pool: str, task: int | None) -> Sequence[str]:
-        """The names under which the logbook counts a job, besides that of its function."""
-        return (f"pool {pool}",) if task is None else (f"pool {pool}", f"task {self._task(task)}")
 
     def _task(self, number: int) -> str:
         """The name of a reactive task; its number if this program does not declare it."""

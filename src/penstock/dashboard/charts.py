@@ -69,7 +69,7 @@ class Chart:
         return text
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The chart in words."""
         return f"{self.title}: " + ", ".join(
             f"{line.name} {self.tell(last_of(line))} now, at most {self.tell(max(known))}"

@@ -34,7 +34,7 @@ where id < :below and level >= :level and substr(name, 1, length(:event::text)) 
     and exists (select from unnest(:words::text[]) w (word) where strpos(words, word) > 0)
 order by id desc limit :limit;
 
--- excess: the last minute of those that are too many, and the last half hour; null if there are none.
+-- excess: the last minute, and the last half hour, beyond the numbers that are kept; null if there is none.
 -- Unbounded: it counts them.
 select (select at from penstock.meter order by at desc limit 1 offset :most) as minute,
     (select at from penstock.meter_half_hour order by at desc limit 1 offset :most_half_hours) as half_hour;
