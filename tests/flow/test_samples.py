@@ -57,8 +57,9 @@ async def test_one_process_counts_what_waits_and_none_counts_nothing(
         for _ in range(3):
             await pool.enqueue(one, weigh)
         await one.run_mutation(insert)
-        for _ in range(3):
-            jobs, sampled, default, messages = (await look()).values()
+        await look()
+        await look()
+        jobs, sampled, default, messages = (await look()).values()
         assert jobs["samples"] == sampled["samples"] == messages["samples"] == 3, "of two processes one counts"
         assert (jobs["ready"], sampled["ready"], messages["ready"]) == (9, 9, 3)
         assert sampled["oldest"] == jobs["oldest"] == 60 + 120 + 180
