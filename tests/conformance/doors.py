@@ -132,6 +132,40 @@ class Doors(Suite):
         await book.write(NOW, {}, [])
 
     @story
+    async def test_old_minutes_become_half_hours_and_no_number_is_lost_or_counted_twice(self, bench: Bench) -> None:
+        book, begun = bench.store.logbook, NOW.replace(minute=0)
+        for minute in range(0, 130, 10):  # thirteen of them, in five half hours
+            numbers = {"pool a": {"success": 2.0, "-3": 2.0}, "pool b": {"success": 1.0}, "function f": {"error": 1.0}}
+            await book.write(begun + timedelta(minutes=minute), numbers, [])
+        now, far, tens = begun + timedelta(minutes=130), timedelta(hours=3), timedelta(minutes=10)
+        before = await book.sums(begun), await book.series("jobs", begun, far)
+        assert before[1] == [{"success": 39.0, "-3": 26.0}], "the total of all pools"
+        assert [one["success"] for one in await book.series("pool a", begun, tens)] == [2.0] * 13
+        await asyncio.gather(*(book.prune(now, 10) for _ in range(4)))
+        assert (await book.sums(begun), await book.series("jobs", begun, far)) == before
+        steps = await book.series("pool a", begun, tens)
+        assert [one.get("success") for one in steps[:3]] == [6.0, None, None], "a half hour stands at its beginning"
+        assert [one.get("success") for one in steps[4:]] == [2.0] * 9, "the last 90 minutes stay by the minute"
+        await book.write(begun + timedelta(minutes=5), {"pool a": {"success": 1.0}}, [])  # of a clock that is behind
+        await book.prune(now, 10)
+        assert (await book.series("pool a", begun, tens))[0]["success"] == 7.0
+        assert [await book.series(one, begun, far) for one in ("calls", "pool c")] == [[{"error": 13.0}], []]
+
+    @story
+    async def test_samples_of_processes_add_up_to_means_and_one_a_minute_is_enough(self, bench: Bench) -> None:
+        book, found = (
+            bench.store.logbook,
+            {"jobs": {"samples": 1.0, "ready": 6.0}, "pool a": {"samples": 1.0, "ready": 6.0}},
+        )
+        assert not await book.is_sampled(NOW)
+        await book.write(NOW, {"pool a": {"success": 1.0}}, [])
+        assert not await book.is_sampled(NOW)
+        await asyncio.gather(*(book.sample(NOW, found) for _ in range(3)))
+        assert (await book.is_sampled(NOW), await book.is_sampled(NOW + timedelta(minutes=1))) == (True, False)
+        (one,) = await book.series("jobs", NOW - timedelta(minutes=1), timedelta(minutes=5))
+        assert (one["ready"] / one["samples"], one["success"]) == (6.0, 1.0)
+
+    @story
     async def test_events_are_found_by_what_they_say_newest_first(self, bench: Bench) -> None:
         book = bench.store.logbook
         many = [event(1), event(2, "shop:payout", 40, " shop:payout job_2 "), event(3, words=" shop:pay job_11 ")]
@@ -160,12 +194,12 @@ class Doors(Suite):
         await book.write(NOW, {}, [*events, *runs])
         now = NOW + timedelta(minutes=10)
         with pytest.MonkeyPatch.context() as less:
-            for name, most in (("_MOST_NUMBERS", 30), ("_MOST_EVENTS", 50), ("_OF_ONE", 20)):
+            for name, most in (("_MOST_NUMBERS", 30), ("_MOST_HALF_HOURS", 5), ("_MOST_EVENTS", 50), ("_OF_ONE", 20)):
                 less.setattr(logbook, name, most)
             assert 0 < await book.prune(now, 7) <= 7, "it is one bounded step"
             while await book.prune(now, 1000):
                 pass
-        assert {parts["success"] for parts in (await book.sums(NOW)).values()} == {3.0}
+        assert {parts["success"] for parts in (await book.sums(NOW)).values()} == {2.0}, "the older half hour is gone"
         kept = await book.events(999)
         assert 0 < len(kept) <= 50
         assert sum(one.function == "f0" for one in kept) <= 20

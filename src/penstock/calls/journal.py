@@ -101,9 +101,16 @@ class Journal:
         """A worker starts attempts."""
         talkative, meters = self._talking(), self.meters
         attempts = [job for job in jobs if job.ending is None]
-        lags = Counter([(job.function, bucket_of((job.started_at - job.run_at).total_seconds())) for job in attempts])
-        for (function, bucket), number in lags.items():
-            self.book.add(f"function {function}", f"lag {bucket}", number)
+        lags = Counter(
+            [
+                (job.function, job.pool, job.options.task, bucket_of((job.started_at - job.run_at).total_seconds()))
+                for job in attempts
+            ]
+        )
+        for (function, pool, task, bucket), number in lags.items():
+            of_task = () if task is None else (f"task {self._task(task)}",)
+            for name in (f"function {function}", f"pool {pool}", *of_task):
+                self.book.add(name, f"lag {bucket}", number)
         for job in attempts if talkative or meters is not None else ():
             lag = max(0.0, (job.started_at - job.run_at).total_seconds())
             if meters is not None:
@@ -123,6 +130,10 @@ class Journal:
 
     def ran(self, job: Job, seconds: float) -> None:
         """The duration of an attempt."""
+        bucket = bucket_of(seconds)
+        self.book.add(f"pool {job.pool}", bucket)
+        if job.options.task is not None:
+            self.book.add(f"task {self._task(job.options.task)}", bucket)
         if self.meters is not None:
             self.meters.observe("penstock_run_seconds", seconds, job.pool)
             if job.options.task is not None:

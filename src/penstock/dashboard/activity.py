@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from penstock.api.pools.activity import Look, PoolNow, look, pools_of
@@ -13,7 +12,7 @@ from penstock.observe.logbook import Numbers
 from penstock.store.nouns.logbook import minute_of
 
 _AGAIN = 0.9  # seconds for which a look holds, so that pages share it
-_STEP, _KEPT = 5.0, 180  # seconds between points, and how many are kept: 15 minutes
+_SERIES_AGAIN = 5.0  # seconds for which the numbers of a chart hold: processes write no sooner
 _SUMMED = ("running", "ready", "scheduled", "ended", "failed")
 
 
@@ -23,17 +22,13 @@ def totals_of(pools: Sequence[PoolNow]) -> dict[str, float]:
 
 
 class Activity:
-    """Looks at the pools about once a second.
-
-    Attributes:
-        points: The past, oldest first: times, with the numbers of all pools.
-    """
+    """Looks at the pools about once a second, and keeps the numbers of charts that were read last."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._lock = asyncio.Lock()
         self._last: tuple[float, Look, Sequence[PoolNow]] | None = None
-        self.points: deque[tuple[datetime, Mapping[str, float]]] = deque(maxlen=_KEPT)
+        self._series: dict[tuple[str, datetime, timedelta], tuple[float, list[dict[str, float]]]] = {}
 
     async def look(self) -> tuple[Look, Sequence[PoolNow]]:
         """The numbers of now, and the pools with them."""
@@ -44,8 +39,6 @@ class Activity:
                 await engine.write_logbook()  # so that people see their own acts at once
                 seen = await look(engine.store, engine.clock.now())
                 self._last = began, seen, pools_of(seen)
-                if not self.points or (seen.now - self.points[-1][0]).total_seconds() >= _STEP:
-                    self.points.append((seen.now, totals_of(self._last[2])))
             return self._last[1:]
 
     async def forget(self) -> None:
@@ -59,13 +52,11 @@ class Activity:
         await engine.write_logbook()
         return await engine.store.logbook.sums(minute_of(engine.clock.now() - window))
 
-    def series(self, name: str) -> Sequence[float | None]:
-        """The past of one number, with None where nobody looked."""
-        found: list[float | None] = []
-        before: datetime | None = None
-        for at, totals in self.points:
-            if before is not None and (at - before).total_seconds() > 3 * _STEP:
-                found.append(None)
-            found.append(totals[name])
-            before = at
-        return found
+    async def series(self, name: str, since: datetime, step: timedelta) -> list[dict[str, float]]:
+        """The numbers of one name since a time, by steps, as `StoredLogbook.series` gives them."""
+        key, now = (name, since, step), self._backend.engine.machine.monotonic()
+        self._series = {one: kept for one, kept in self._series.items() if now - kept[0] < _SERIES_AGAIN}
+        if key not in self._series:
+            await self._backend.engine.write_logbook()
+            self._series[key] = now, await self._backend.engine.store.logbook.series(name, since, step)
+        return self._series[key][1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from shlex import quote
@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from penstock.app import App
+from penstock.dashboard.charts import last_of
 from penstock.dashboard.mask import is_secret, mask, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
 from penstock.observe.errortext import trim
@@ -25,8 +26,7 @@ _LIVE = "live_"
 _STEP, _NAMED = re.compile(r"\w+"), re.compile(r"""['"](\w+)['"]:""")
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?\+00:00)")
 _NONE = "-"
-_ROUND = 100  # from which on numbers of charts are whole
-_LINE = Markup('<svg viewBox="0 0 {} 1" preserveAspectRatio="none" aria-hidden="true"><path d="{}"/></svg>')
+_FORMS = {"clock": "%H:%M:%S.{ms:03} UTC", "hour": "%H:%M", "day": "%d %b"}  # of times of a day, and of days
 
 
 class Pages:
@@ -47,6 +47,7 @@ class Pages:
             "moment": lambda text: _time(datetime.fromisoformat(text)),
             "age": lambda value: _time(value, "age"),
             "clock": lambda value: _time(value, "clock"),
+            "tick": _time,
             "number": lambda value: f"{value:,}",
             "counted": amount,
             "span": span,
@@ -56,7 +57,7 @@ class Pages:
             "trimmed": trim,
             "unless_secret": self._unless_secret,
             "with_times": _with_times,
-            "chart": _chart,
+            "last": last_of,
         }
         self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # a row has a timeline
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
@@ -98,8 +99,8 @@ def _time(value: datetime | None, shown: str = "moment") -> Markup | str:
     if value is None:
         return _NONE
     said = value.astimezone(UTC)
-    text = f"{said:%H:%M:%S}.{said.microsecond // 1000:03}" if shown == "clock" else f"{said:%Y-%m-%d %H:%M:%S}"
-    return Markup(f'<time datetime="{said.isoformat()}" data-shown="{shown}">{text} UTC</time>')  # noqa: S704 - no text of users
+    text = said.strftime(_FORMS.get(shown, "%Y-%m-%d %H:%M:%S UTC")).format(ms=said.microsecond // 1000)
+    return Markup(f'<time datetime="{said.isoformat()}" data-shown="{shown}">{text}</time>')  # noqa: S704 - no text of users
 
 
 def _with_times(text: str) -> Markup:
@@ -107,18 +108,3 @@ def _with_times(text: str) -> Markup:
     parts = _MOMENT.split(text)
     shown = [_time(datetime.fromisoformat(part)) if place % 2 else part for place, part in enumerate(parts)]
     return Markup().join(shown)
-
-
-def _chart(values: Sequence[float | None]) -> Markup:
-    """A line with gaps where values are missing, and what it shows in words."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return Markup("<small>Nothing yet</small>")
-    points = values if len(values) > 1 else [*values] * 2  # of one value there would be no line
-    path, pen, highest = "", "M", max(known)
-    for place, value in enumerate(points):
-        path += "" if value is None else f"{pen}{place} {1 - value / (highest or 1):.3g}"
-        pen = "M" if value is None else "L"
-    last, most = (f"{one:,.0f}" if one >= _ROUND else f"{one:.3g}" for one in (known[-1], highest))
-    words = Markup("<small>{} now, at most {}</small>").format(last, most)
-    return _LINE.format(len(points) - 1, path) + words

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from penstock.dashboard.charts import charts_of
 from penstock.dashboard.forms import form_of, inputs_of, read_all, wrong_fields
 from penstock.dashboard.mask import mask, secrets_of
 from penstock.dashboard.page import Act, Answer, Page, Role, View
@@ -99,6 +100,7 @@ async def _load_function(view: View) -> Mapping[str, Any]:
     return {
         "one": _summary(function, await view.activity.sums(WINDOW)),
         "shares": _SHARES,
+        "charts": await charts_of(view, (f"function {function.name}", "call")),
         "signature": signature_text(function),
         "about": inspect.getdoc(function.declared) or "",
         "runs": await view.log(_LISTED, level=RAN, event="function.ran", words=word),

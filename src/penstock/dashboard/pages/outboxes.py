@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from penstock.api.outbox.views import OutboxStatus, advice, look_at, outbox_of, read_place
+from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Page, View, act_of, parameters_of
 from penstock.observe.readable import amount
 from penstock.operations import outbox
@@ -35,6 +36,7 @@ async def _load_one(view: View) -> Mapping[str, Any]:
     return {
         "one": one,
         "most": _MOST_COUNTED,
+        "charts": await charts_of(view, (f"outbox {one.name}", "message"), outbox=one.name),
         "advice": [text for text, _command in advice(one, page.messages)],
         "messages": page.messages,
         "entries": await view.log(_LISTED, words=[f" {one.handler} "]),

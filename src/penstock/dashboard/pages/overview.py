@@ -12,6 +12,7 @@ from urllib.parse import quote_plus
 from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.activity import totals_of
+from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Page, View
 from penstock.dashboard.pages.tasks import tasks_now
 from penstock.dataclass import dataclass
@@ -57,7 +58,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "totals": totals_of(pools),
         "latency": percentiles(durations, 0.5, 0.95),
         "needs": needs,
-        "charts": {name: view.activity.series(name) for name in ("ended", "failed", "ready")},
+        "charts": await charts_of(view, ("jobs", "job"), ("calls", "call")),
     }
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import task_of
 from penstock.api.tasks.views import TaskPage, TaskStatus, key_text, look_at
+from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Act, Page, View, act_of, page_of, parameters_of
 from penstock.jobs.states import JobState
 from penstock.observe.readable import amount
@@ -41,6 +42,7 @@ async def _load_task(view: View) -> Mapping[str, Any]:
     return {
         "task": next(one for one in await tasks_now(view) if one.name == name),
         "most": MOST_COUNTED,
+        "charts": await charts_of(view, (f"task {name}", "job"), **asked),
         "plan": row.plan,
         "filter": None if condition is None else str(condition),
         "watch": None if watch is None else ", ".join(map(str, watch)),

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from penstock.api.pools.activity import MOST_COUNTED, Look, hindrance
 from penstock.api.pools.workpool import change_pool
 from penstock.api.tasks.views import key_text, plain_key
+from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Act, Page, View, act_of
 from penstock.errors import ValueInvalid
 from penstock.jobs.job import JobId, JobStatus, job_uuid
@@ -55,6 +56,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "named": view.word("pools") or "",
         "rows": rows,
         "row": row,
+        "charts": None if where.pool is None else await charts_of(view, (f"pool {where.pool}", "job"), **asked),
         "keys": await _keys(view, row.name) if row is not None and row.waiting else [],
         "most": MOST_COUNTED,
         "most_of_key": _KEY_COUNTED,

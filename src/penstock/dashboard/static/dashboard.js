@@ -35,6 +35,8 @@ function age(seconds) {
 const SHOWN = {
   moment: local,
   clock: (moment) => `${clock(moment)}.${String(moment.getMilliseconds()).padStart(3, "0")}`,
+  hour: (moment) => clock(moment).slice(0, 5),
+  day: (moment) => moment.toLocaleDateString(undefined, { day: "numeric", month: "short" }),
   age: (moment) => age((Date.now() - moment) / 1000),
 };
 
@@ -49,6 +51,10 @@ function tell(time) {
 
 function tellAll() {
   document.querySelectorAll("time").forEach(tell);
+  const name = zone.formatToParts(new Date()).find((part) => part.type === "timeZoneName").value;
+  for (const one of document.querySelectorAll("[data-zone]")) {
+    if (one.textContent !== `times in ${name}`) one.textContent = `times in ${name}`;
+  }
 }
 
 function showMenu() { // which narrow screens scroll
@@ -134,6 +140,32 @@ function listen() {
     if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000); // as after an answer that is no stream
   };
 }
+
+// ----- charts
+
+function point(figure, place) { // at a step of it, or at the newest values again
+  const [at] = figure.getElementsByClassName("at");
+  at.textContent = place === undefined ? "" : local(new Date(Date.parse(figure.dataset.since) + place * figure.dataset.step * 1000)).slice(5, 16);
+  for (const line of figure.querySelectorAll("[data-values]")) {
+    const values = line.dataset.values.split("|");
+    line.lastElementChild.textContent = values[place] ?? values.findLast((value) => value !== "-") ?? "-";
+  }
+}
+
+document.addEventListener("pointermove", ({ target, clientX }) => {
+  const svg = target.closest(".plot svg");
+  const figure = svg?.closest("figure");
+  for (const one of document.querySelectorAll("figure[data-pointed]")) {
+    if (one !== figure) {
+      delete one.dataset.pointed;
+      point(one);
+    }
+  }
+  if (!figure) return;
+  const { left, width } = svg.getBoundingClientRect();
+  figure.dataset.pointed = "";
+  point(figure, Math.max(0, Math.round((clientX - left) / width * svg.viewBox.baseVal.width)));
+});
 
 // ----- sorting, copying
 

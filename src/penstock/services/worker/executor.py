@@ -227,7 +227,7 @@ class Executor:
 
     async def _run_job(self, running: JobRun) -> None:
         clock, journal, is_attempt = self._runner.engine.clock, self._runner.engine.journal, running.job.ending is None
-        begun = None if journal.meters is None else clock.monotonic()
+        begun = clock.monotonic()
         outcome: Outcome | None
         try:
             outcome = await (run_job if is_attempt else complete_job)(self._runner, running)
@@ -235,7 +235,7 @@ class Executor:
             if running.stopped and isinstance(error, asyncio.CancelledError):
                 raise
             outcome = failure(error)
-        if begun is not None and is_attempt:
+        if is_attempt:
             journal.ran(running.job, clock.monotonic() - begun)
         await self._end_attempt(running, outcome)
 

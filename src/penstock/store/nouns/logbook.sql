@@ -9,9 +9,22 @@ select * from unnest(:id::uuid[], :at::timestamptz[], :level::integer[], :name::
     :facts::text[])
 on conflict (id) do nothing;
 
--- sums: the numbers of all minutes since a time.
+-- {since}: the rows of all minutes and half hours that began at a time or later.
+(
+    select * from penstock.meter where at >= :since
+    union all select at, name, part, number from penstock.meter_half_hour where at >= :since
+) m
+
+-- sums: the numbers since a time, but for totals.
 -- Unbounded: it reads all of them.
-select name, part, sum(number) as number from penstock.meter where at >= :since group by name, part;
+select name, part, sum(number) as number from {since} where name <> 'calls' and name <> 'jobs' group by name, part;
+
+-- series: the numbers of one name since a time.
+-- Unbounded: it reads all minutes.
+select at, part, number from {since} where name = :name order by at;
+
+-- is_sampled: whether a process has looked at the queues in this minute.
+select exists (select from penstock.meter where at = :at::timestamptz and name = 'jobs' and part = 'samples');
 
 -- events: log events, newest first, those below one id.
 -- Unbounded: of events that are rare it reads all.
@@ -21,14 +34,30 @@ where id < :below and level >= :level and substr(name, 1, length(:event::text)) 
     and exists (select from unnest(:words::text[]) w (word) where strpos(words, word) > 0)
 order by id desc limit :limit;
 
--- last_minute: the last minute whose numbers are too old or too many.
+-- excess: the last minute, and the last half hour, beyond the numbers that are kept; null if there is none.
 -- Unbounded: it counts them.
-select greatest(:before::timestamptz, coalesce(
-    (select at from penstock.meter order by at desc limit 1 offset :most), :before
-));
+select (select at from penstock.meter order by at desc limit 1 offset :most) as minute,
+    (select at from penstock.meter_half_hour order by at desc limit 1 offset :most_half_hours) as half_hour;
 
--- forget_numbers: forget the numbers of old minutes.
-delete from penstock.meter where at <= :until;
+-- oldest_minute: the first minute that has numbers.
+select at from penstock.meter order by at limit 1;
+
+-- move: add the numbers of some minutes to those of their half hour.
+-- SQLite: there is one writer.
+insert into penstock.meter_half_hour as m (at, name, part, number)
+select :since, name, part, sum(number) from penstock.meter where at >= :since and at < :until group by name, part
+on conflict (name, at, part) do update set number = m.number + excluded.number;
+delete from penstock.meter where at >= :since and at < :until;
+-- PostgreSQL: of two processes that move a row one finds it gone, and adds nothing.
+with gone as (
+    delete from penstock.meter where at >= :since::timestamptz and at < :until returning name, part, number
+)
+insert into penstock.meter_half_hour as m (at, name, part, number)
+select :since, name, part, sum(number) from gone group by name, part order by name, part
+on conflict (name, at, part) do update set number = m.number + excluded.number;
+
+-- forget_numbers: forget the numbers of old half hours.
+delete from penstock.meter_half_hour where at <= :until;
 
 -- stale: ids of log events that are too old or too many, of all or of one function.
 -- Unbounded: it reads all.
