@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 from stage.chromium import browser, quiet_page
 from stage.clients import DemoServer, Server, serving
+from stage.waits import until
+
+from penstock.clock import SystemClock
 
 pytestmark = pytest.mark.long
 
@@ -153,3 +159,71 @@ async def test_channels(database_url: str, tmp_path: Path) -> None:
         await enter(one.ada, "only in empty")
         await expect(messages(one.ada)).to_have_text(["only in empty"])
         await expect(messages(one.bob)).to_have_text(["hello", "only in general"])
+
+
+PICTURE = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")
+DRAWN = "one => one.complete && one.naturalWidth"
+
+
+@pytest.mark.parametrize("name", ["pictures", "pictures_by_http"])
+async def test_pictures(database_url: str, tmp_path: Path, name: str) -> None:
+    async with demo(name, database_url, tmp_path / "files") as one:
+        await enter(one.ada, "look")
+        await one.ada.get_by_label("Picture").set_input_files(
+            {"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE}
+        )
+        await one.ada.get_by_role("button", name="Send picture").click()
+        await see_picture(one.ada)
+        await see_picture(one.bob)
+        await one.restart()
+        await one.bob.reload()
+        url = await see_picture(one.bob)
+        answer = await one.bob.request.get(urljoin(one.server.url, url))
+        assert (await answer.body(), answer.headers["content-type"]) == (PICTURE, "image/gif")
+        await expect(messages(one.bob)).to_have_text(["look", ""])
+
+
+async def see_picture(page: Page) -> str:
+    """Wait until the page has drawn its picture; the URL from which it came."""
+    picture = page.get_by_alt_text("A picture")
+    await expect(picture).to_have_count(1)
+    await until(lambda: picture.evaluate(DRAWN))
+    return await picture.get_attribute("src") or ""
+
+
+async def test_users(database_url: str, tmp_path: Path) -> None:
+    async with demo("users", database_url, tmp_path) as one:
+        for page, name in ((one.ada, "Ada"), (one.bob, "Bob")):
+            await enter(page, name, "Your name")
+            await expect(page.get_by_text(f"You are {name}.")).to_be_visible()
+        await enter(one.ada, "hello")
+        await expect(one.bob.get_by_label("Messages")).to_contain_text("Adahello")
+        await one.ada.reload()
+        await expect(one.ada.get_by_text("You are Ada.")).to_be_visible()
+        await one.restart()
+        await enter(one.bob, "hello, Ada")
+        await expect(messages(one.ada)).to_have_text(["hello", "hello, Ada"])
+        await one.ada.get_by_role("button", name="Sign out").click()
+        await enter(one.ada, "ADA", "Your name")
+        await expect(one.bob.get_by_label("Messages")).to_contain_text("ADAhello")
+        async with httpx.AsyncClient(base_url=one.server.url) as http:
+            call = {"path": "messages:send", "args": {"body": "by nobody"}, "format": "json"}
+            refused = await http.post("/api/mutation", json=call)
+            assert refused.json()["errorData"]["code"] == "NotSignedIn"
+        await expect(messages(one.bob)).to_have_count(2)
+
+
+async def test_presence(database_url: str, tmp_path: Path) -> None:
+    async with demo("presence", database_url, tmp_path) as one:
+        others = one.bob.get_by_label("Others").locator("span")
+        await expect(others).to_have_text(["🐸"])
+        await one.ada.get_by_label("Face").select_option("🦊")
+        await expect(others).to_have_text(["🦊"])
+        await one.restart()
+        await one.ada.get_by_label("Face").select_option("🐼")
+        await expect(others).to_have_text(["🐼"])
+        await expect(others).to_have_class(["here"])
+        await one.ada.close()
+        await one.bob.clock.install(time=SystemClock().now() + timedelta(seconds=11))
+        await one.bob.reload()
+        await expect(others).to_have_class(["away"])

@@ -23,7 +23,7 @@ class Message(Table):
 
 @app.query(name="channels:list", access=public)
 async def list_channels(ctx: QueryCtx) -> list[Channel]:
-    return await ctx.db.query(Channel).collect()
+    return await ctx.db.query(Channel).take(1000)
 
 
 @app.mutation(name="channels:add", access=public)

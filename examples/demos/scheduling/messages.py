@@ -19,7 +19,7 @@ def counted(body: str, seconds: int) -> str:
 
 @app.query(name="messages:list", access=public)
 async def list_messages(ctx: QueryCtx) -> list[Message]:
-    return await ctx.db.query(Message).collect()
+    return await ctx.db.query(Message).take(1000)
 
 
 @app.mutation(access=public)

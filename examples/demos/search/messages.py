@@ -14,7 +14,7 @@ class Message(Table):
 
 @app.query(name="messages:list", access=public)
 async def list_messages(ctx: QueryCtx) -> list[Message]:
-    return await ctx.db.query(Message).collect()
+    return await ctx.db.query(Message).take(1000)
 
 
 @app.query(access=public)

@@ -17,12 +17,17 @@ class Message(Table):
 
 @app.query(name="messages:list", access=public)
 async def list_messages(ctx: QueryCtx) -> list[Message]:
-    return await ctx.db.query(Message).collect()
+    return await ctx.db.query(Message).take(1000)
 
 
 @app.mutation(access=public)
 async def send(ctx: MutationCtx, body: str, author: str) -> None:
     await ctx.db.insert(Message(author=author, body=body))
+
+
+@app.internal_mutation
+async def store(ctx: MutationCtx, body: str, author: str) -> None:
+    await send(ctx, f"Over HTTP: {body}", author)
 
 
 @app.internal_query
@@ -33,7 +38,7 @@ async def of_author(ctx: QueryCtx, author: str) -> list[Message]:
 @app.http("POST", "/postMessage", access=public)
 async def post_message(ctx: ActionCtx, request: Request) -> Response:
     given = await request.json()
-    await ctx.run_mutation(send, body=f"Over HTTP: {given['body']}", author=given["author"])
+    await ctx.run_mutation(store, given["body"], given["author"])
     return Response()
 
 
