@@ -27,7 +27,8 @@ from penstock.observe.readable import amount
 from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
-from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
+from penstock.schema.systemfields import SYSTEM_COLUMNS
+from penstock.schema.table import TableDefinition
 from penstock.schema.tighten import plain_validator
 from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements

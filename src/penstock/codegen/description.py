@@ -19,7 +19,8 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES
 from penstock.schema.ids import ID_OF, is_several
-from penstock.schema.table import SYSTEM_COLUMNS, Table, TableDefinition
+from penstock.schema.systemfields import SYSTEM_COLUMNS
+from penstock.schema.table import Table, TableDefinition, table_of
 from penstock.transaction.pages import Page, PaginationOptions
 from penstock.wire.integers import is_int64
 
@@ -98,11 +99,11 @@ def _describe(function: AnyFunction, arguments: Schema, returns: Schema) -> Func
 
 def _as_on_the_wire(schema: Schema) -> Schema:
     """The schema of a type; of a row with its marks, as `wire.outgoing` writes them."""
-    if "x-table" not in schema:
+    if "x-rows-of" not in schema:
         return schema
     several = schema.pop("x-key-columns") > 1
     fields = dict(schema["properties"])
-    marks: Schema = {"_id": {"type": "array" if several else "string", "x-id": schema["x-table"]}}
+    marks: Schema = {"_id": {"type": "array" if several else "string", "x-id": schema.pop("x-rows-of")}}
     if schema.pop("x-managed"):
         for name in SYSTEM_COLUMNS:
             del fields[name]
@@ -125,7 +126,9 @@ class _Schemas(GenerateJsonSchema):
         found, cls = super().model_schema(schema), schema["cls"]
         if issubclass(cls, Table) and self.mode == "serialization":
             declared = cls.__declared__
-            found |= {"x-table": declared.sql_name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+            found |= {"x-rows-of": declared.sql_name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+            if table_of(cls) is cls:
+                found["x-table"] = declared.sql_name
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"
             found.pop("description", None)  # it has Python's names
