@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from uuid import UUID
@@ -45,6 +45,14 @@ class FileRow:
 
 
 @dataclass(frozen=True, slots=True)
+class _Named:
+    """What names a file: its id, and the UUID in its URL."""
+
+    id: str
+    storage_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """The folder of a database among the bytes, and the secret that signs its tokens."""
 
@@ -65,9 +73,9 @@ class Files(Noun, queries=("files",)):
         """The space of this database."""
         return self._read(Space, await self._look("space"))[0]
 
-    async def add(self, session: OpenTransaction, row: FileRow) -> None:
+    async def add(self, session: OpenTransaction, row: FileRow, *, claimed: bool = False) -> None:
         """Add a file, whose bytes are there."""
-        await self._fetch(session, "add", **asdict(row))
+        await self._fetch(session, "add", **asdict(row), claimed=claimed)
 
     async def find(self, session: OpenTransaction | None, file_id: str) -> FileRow | None:
         """A file by its id."""
@@ -116,22 +124,24 @@ class Files(Noun, queries=("files",)):
         """The names of bytes, of some, that belong to a file."""
         return {key for (key,) in await self._look("kept", keys=[*keys])}
 
-    async def list_unclaimed(self, before: datetime, limit: int) -> builtins.list[str]:
-        """Files of before a time that were not found to be claimed, oldest first."""
-        return [file_id for (file_id,) in await self._look("unclaimed", before=before, limit=limit)]
+    async def list_unclaimed(self, before: datetime, limit: int) -> dict[str, str]:
+        """Files of before a time that were not found to be claimed, oldest first, with the UUIDs in their URLs."""
+        rows = self._read(_Named, await self._look("unclaimed", before=before, limit=limit))
+        return {row.id: str(row.storage_id) for row in rows}
 
     async def claim(self, ids: Collection[str]) -> None:
         """Note that files are claimed."""
         await self._run("claim", ids=[*ids])
 
     async def find_claimed(
-        self, session: OpenTransaction, ids: Collection[str], fields: Iterable[FileField]
+        self, session: OpenTransaction, files: Mapping[str, str], fields: Iterable[FileField]
     ) -> set[str]:
-        """The files, of some, to which rows of users refer by one of these fields."""
+        """The files, of some, to which rows of users refer by one of these fields, by the id or the UUID."""
+        names = dict(zip(files, files, strict=True)) | {url: file_id for file_id, url in files.items()}
         found = set[str]()
         for field in fields:
-            if left := [file_id for file_id in ids if file_id not in found]:
-                found.update(await self._refer(session, left, field))
+            if left := [name for name, file_id in names.items() if file_id not in found]:
+                found.update(names[name] for name in await self._refer(session, left, field))
         return found
 
     async def _refer(self, session: OpenTransaction, ids: Sequence[str], field: FileField) -> builtins.list[str]:

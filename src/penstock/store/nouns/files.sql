@@ -8,8 +8,8 @@ not exists (select from penstock.file_removal r where r.file = f.id)
 select name, secret from penstock.file_space;
 
 -- add: add a file.
-insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator)
-values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator)
+insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator, claimed)
+values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator, :claimed)
 returning id;
 
 -- find: a file.
@@ -43,7 +43,7 @@ delete from penstock.file_removal where file = any(:ids::text[]);
 insert into penstock.file_upload (id, expires_at) values (:id, :expires_at) on conflict (id) do nothing returning id;
 
 -- unclaimed: files of before a time that were not found to be claimed, oldest first.
-select id from penstock.stored_file f where not claimed and created_at <= :before and {there}
+select id, storage_id from penstock.stored_file f where not claimed and created_at <= :before and {there}
 order by created_at limit :limit;
 
 -- claim: note that files are claimed.
