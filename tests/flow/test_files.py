@@ -451,13 +451,13 @@ async def test_the_older_id_stands_for_a_file_and_claims_it(database_url: str) -
         assert first is not None
         assert second is not None
         assert third is not None
-        older = first.storage_id, second.storage_id
+        older = Id[File](first.storage_id), Id[File](second.storage_id)
         assert await test.run_query(url_of, older[0]) == f"/api/storage/{older[0]}"
         for wrong in (older[0].upper(), older[0][:-1], f"{{{older[0]}}}", f"{older[0]}\n", "file_x"):
             with pytest.raises(ArgumentsInvalid, match="id of table file"):
-                await test.run_query(url_of, wrong)
-        await test.run_mutation(write, lambda ctx: ctx.db.insert(Picture(file=Id(older[0]))))
-        await test.run_mutation(write, lambda ctx: ctx.db.insert(Album(cover=first.id, pages=[Id(older[1])])))
+                await test.run_query(url_of, Id(wrong))
+        await test.run_mutation(write, lambda ctx: ctx.db.insert(Picture(file=older[0])))
+        await test.run_mutation(write, lambda ctx: ctx.db.insert(Album(cover=first.id, pages=[older[1]])))
         test.clock.advance(DAY)
         await sweep(test)
         listed = await test.run_query(read, lambda ctx: ctx.storage.list())

@@ -1,7 +1,7 @@
 """Files in snapshots: their documents as JSON lines, and their bytes as entries of their own.
 
 Bytes are read and written in pieces, and compared with their SHA-256. An imported file keeps its id, its time and the
-URL it had, and counts as claimed: a snapshot may say what refers to it in another way than by a field `Id[File]`.
+URL it had, and counts as claimed: rows may refer to it in another way than by a field `Id[File]`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of each table, and of the files, of a snapshot."""
+"""The numbers of an import, for each table and for the files, and the lines that were refused."""
 
 from __future__ import annotations
 

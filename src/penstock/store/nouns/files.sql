@@ -18,8 +18,10 @@ returning id;
 -- find_url: a file by the secret part of its URL.
 {file} where storage_id = :storage_id and {there};
 
--- page: files, newest first, below an id.
-{file} where id < :below and {there} order by id desc limit :limit;
+-- page: files of some type, newest first, below an id.
+-- Unbounded: of types that are rare it reads all.
+{file} where id < :below and (:type::text is null or strpos(content_type, :type) > 0) and {there}
+order by id desc limit :limit;
 
 -- existing: which of some files are there.
 select id from penstock.stored_file f where id = any(:ids::text[]) and {there};
