@@ -107,7 +107,7 @@ def build_album(folder: Path) -> None:
         '<!doctype html><html lang="en"><title>Album</title><link rel="icon" href="data:,">'
         '<body><script type="module" src="album.js"></script></body></html>'
     )
-    command = [packages / ".bin" / "esbuild", "album.jsx", "--bundle", "--jsx=automatic", "--outfile=album.js"]
+    command = [str(packages / ".bin" / "esbuild"), "album.jsx", "--bundle", "--jsx=automatic", "--outfile=album.js"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=os.environ | {"NODE_PATH": str(packages)})
 
 
