@@ -242,7 +242,7 @@ class Documents:
             elif column.kind is Kind.ENCRYPTED:
                 yield column.name, {ENCRYPTED: stored}
             elif column.name == "creation_time" and self._definition.managed:
-                yield column.name, (value - _EPOCH) // _MICROSECOND / 1000
+                yield column.name, creation_milliseconds(value)
             else:
                 say = _SAY.get(column.kind)
                 yield column.name, value if say is None else say(value)
@@ -342,6 +342,11 @@ class Documents:
             ((tag, content),) = value.items()
             return read_tag(tag, content)
         return value
+
+
+def creation_milliseconds(created: datetime) -> float:
+    """A creation time as exports and clients say it, from which `read_creation_time` gets it back."""
+    return (created - _EPOCH) // _MICROSECOND / 1000
 
 
 def read_creation_time(milliseconds: Any) -> datetime:

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from penstock.dataclass import dataclass
+from penstock.files.file import File
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES
@@ -26,6 +27,7 @@ from penstock.wire.integers import is_int64
 
 Schema = dict[str, Any]
 TYPES = "#/components/schemas/"  # where OpenAPI keeps them
+_STORAGE = "_storage"  # as Convex names the table of files
 SAME = ("number", "boolean", "null", "string")  # types that JSON Schema and JavaScript call alike
 
 
@@ -118,6 +120,8 @@ class _Schemas(GenerateJsonSchema):
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         found = super().generate_inner(schema)
         target = schema.get("metadata", {}).get(ID_OF)
+        if target is File:
+            return {**found, "x-id": _STORAGE}
         if (declared := getattr(target, "__declared__", None)) is None:
             return found
         return {**found, "type": "array" if is_several(target) else "string", "x-id": declared.sql_name}
