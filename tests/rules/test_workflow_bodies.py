@@ -193,7 +193,8 @@ def begin(handler: Callable[..., Awaitable[Any]], records: Sequence[Record] = ()
     body = Body(function, History(records), 7, lambda text: text)
     body.begin(START, WorkflowCtx(body, REGISTRY, RUN), {})
     for record in body.history.deliveries:
-        body.deliver(record)
+        if record.number != BEGINNING:
+            body.deliver(record)
     return body
 
 
@@ -368,6 +369,10 @@ def test_a_patch_holds_for_each_run_at_each_place_as_it_was_when_it_passed() -> 
     assert old.has_ended
     waiting = begin(ac, [recorded(1, "a")])
     assert [call.args for call in waiting.open.values()] == ['{"what":"c"}']
+    slept = begin(ac, [Record(BEGINNING, RecordKind.BEGIN, 0, START, digest="1"), recorded(1, "a")])
+    assert [call.args for call in slept.open.values()] == ['{"what":"b"}']
+    woken = begin(ac, [Record(BEGINNING, RecordKind.BEGIN, 0, START, digest="0"), recorded(1, "a")])
+    assert [call.args for call in woken.open.values()] == ['{"what":"c"}']
 
 
 class OldError(PenstockError):

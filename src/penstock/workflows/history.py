@@ -33,6 +33,11 @@ class History:
         """The record with which it began; None if it has not."""
         return self._records.get(BEGINNING)
 
+    def is_passed(self, place: int) -> bool:
+        """Whether the run did all that its body does after the delivery of a place: it learned more, or slept."""
+        begun = self.beginning
+        return place < self.last_place or (begun is not None and begun.digest == str(place))
+
     def next_place(self) -> int:
         """Take the next place in the order of deliveries."""
         self._place += 1

@@ -144,7 +144,8 @@ class Body:
         self.random: Random = random_of(seed)
         self.most_bytes = most_bytes
         self.now: datetime
-        self._replaying = history.last_place > 0
+        self.place = 0  # of what it has learned last
+        self._replaying = history.is_passed(0)
         self._decrypt = decrypt
         self.secret = ""  # by which its tokens are known
         self._numbers = self._tokens = 0
@@ -174,7 +175,8 @@ class Body:
         self.history.check_delivery(record, self.open)
         self.now = max(self.now, record.at)
         self._size += len(record.outcome or "") + len(record.args or "")
-        self._replaying = (record.place or 0) < self.history.last_place
+        self.place = record.place or 0
+        self._replaying = self.history.is_passed(self.place)
         if record.kind is RecordKind.TIMER:
             if self.next_timer != record.at:
                 raise Mismatch(f"a timer was due at {record.at}, and the code now has one at {self.next_timer}")

@@ -463,12 +463,13 @@ class _Run:
         self._run.asleep = True
 
     def _note_sleep(self, now: datetime) -> None:
-        """Note the number of ends that wake the run, and if it has a timeout the time since it woke."""
-        noted, beginning = replace(self._begun, attempts=count_awaited(self._body.open.values())), self._steps.beginning
+        """Note how far the body came, how many ends wake the run, and if it has a timeout the time since it woke."""
+        awaited, passed = count_awaited(self._body.open.values()), str(self._body.place)
+        noted, beginning = replace(self._begun, attempts=awaited, digest=passed), self._steps.beginning
         if self._job.options.timeout is not None:
             active = beginning.active + (now - self._woke).total_seconds()
             noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))
-        if noted != self._begun and (noted.attempts, self._begun.attempts) != (1, 0):
+        if noted != self._begun:
             self._steps.buffer(noted)
 
 

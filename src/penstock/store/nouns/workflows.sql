@@ -16,7 +16,7 @@ insert into penstock.workflow_record (run, {record})
 values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at;
+    due_at = excluded.due_at, digest = excluded.digest;
 -- PostgreSQL: any number at once.
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from unnest(
@@ -25,7 +25,7 @@ select :run::uuid, t.* from unnest(
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at;
+    due_at = excluded.due_at, digest = excluded.digest;
 
 -- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
 -- SQLite: one at a time.
@@ -34,7 +34,7 @@ select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :
 where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at
+    due_at = excluded.due_at, digest = excluded.digest
 returning number;
 -- PostgreSQL: any number at once.
 with held as materialized (
@@ -47,7 +47,7 @@ select :run::uuid, t.* from held cross join unnest(
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at
+    due_at = excluded.due_at, digest = excluded.digest
 returning number;
 
 -- reset_attempts: count the attempts at a run from 1 again, as it got on.
