@@ -22,7 +22,7 @@ old_app, new_app = App(), App()
 PARTS: dict[App, dict[str, Any]] = {}
 
 
-def deploy(app: App, *, patches: bool) -> None:
+def deploy(app: App, *, patches: bool) -> None:  # noqa: C901 - a whole program
     """Declare one release of the same program."""
     told, pool = app.event("told", str), app.workpool("few", max_parallelism=1)
 

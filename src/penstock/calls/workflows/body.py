@@ -28,6 +28,7 @@ from penstock.errors import ContextError, LimitExceeded, PenstockError, Unawaite
 from penstock.functions.function import AnyFunction
 from penstock.jobs.retry import Retry
 from penstock.observe.errortext import error_text
+from penstock.observe.loglines import context_muted_while
 from penstock.transaction.tracking import Calls
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import read_outcome
@@ -162,7 +163,8 @@ class Body:
     def begin(self, at: datetime, ctx: Any, arguments: Mapping[str, Any]) -> None:
         """Begin at a time."""
         self.now, self._loop = at, make_loop(at.timestamp(), self.function.name)
-        self._main = self._loop.create_task(self._run(ctx, arguments), name="main")
+        context = context_muted_while(lambda: self._replaying or self._dropped)  # it has logged that before
+        self._main = self._loop.create_task(self._run(ctx, arguments), name="main", context=context)
         self._run_dry()
 
     def deliver(self, record: Record) -> None:

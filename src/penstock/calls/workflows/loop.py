@@ -55,7 +55,8 @@ class BodyTask(_Numbered, asyncio.Task[Any]):
 
     def __init__(self, coroutine: Any, loop: BodyLoop, name: str | None, context: Any) -> None:
         self._number = loop.count()
-        super().__init__(coroutine, loop=loop, name=name or f"branch-{self._number}", context=context)
+        self.context = context or contextvars.copy_context()
+        super().__init__(coroutine, loop=loop, name=name or f"branch-{self._number}", context=self.context)
 
 
 class BodyLoop(asyncio.AbstractEventLoop):
@@ -116,7 +117,7 @@ class BodyLoop(asyncio.AbstractEventLoop):
         with self._enter():
             for task in self.list_tasks():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio's gather does
-                _drop(task.get_coro())
+                task.context.run(_drop, task.get_coro())
         self._ready.clear()
         self._timers.clear()
 

@@ -29,7 +29,7 @@ from penstock.errors import CallTimeout, ContextError, JobError, PenstockError, 
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.order import FARTHEST
-from penstock.jobs.settle import suspend
+from penstock.jobs.settle import most_losses, suspend
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.errortext import error_text
@@ -59,29 +59,30 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
         history = History(records)
         if history.beginning is None and run.job.is_late:
             return Outcome(JobEvent.RAISED, error="expired", retryable=False)
+        if run.job.attempt >= most_losses(run.job):
+            return await _park(runner, run, history, f"{run.job.attempt - 1} workers died in a row as they ran it")
         return await _Run(runner, run, function, history).drive()
     except Mismatch as error:
-        if any(map(_is_force, await runner.attempt(lambda: store.read_inbox(run.job.id), for_ever=True))):
-            jobs = [one.job for one in records if one.job is not None and one.place is None]
-            return await _end_by_force(runner, run, jobs)
-        await _park(runner, run, function, error)
-        return None
+        return await _park(runner, run, history, f"the code of {run.job.function} does not fit it: {error}")
     except TryAgain as error:
         if error.from_function:
             raise
         return Outcome(JobEvent.SNOOZED, delay=_AWAY, error=storable(f"{type(error).__name__}: {error}"))
 
 
-async def _park(runner: FunctionCalls, run: JobRun, function: AnyFunction, error: Mismatch) -> None:
-    """Put a run aside until there is other code. Nothing of it is lost."""
-    reason = storable(f"WorkflowMismatch: the code of {function.name} does not fit this run: {error}")[:_LONGEST_REASON]
-    log_event("workflow.parked", logging.ERROR, job=job_id(run.job.id), function=function.name, reason=reason)
-    engine, job = runner.engine, run.job
-    now, write = engine.clock.now(), Write(refused=(function.name, engine.registry.fingerprint))
+async def _park(runner: FunctionCalls, run: JobRun, history: History, why: str) -> Outcome | None:
+    """Put a run aside until there is other code, or end it if somebody asked for that. Nothing of it is lost."""
+    engine, job, store = runner.engine, run.job, runner.engine.store.workflows
+    if any(map(_is_force, await runner.attempt(lambda: store.read_inbox(job.id), for_ever=True))):
+        return await _end_by_force(runner, run, history.unfinished_jobs)
+    reason = storable(f"WorkflowParked: {why}")[:_LONGEST_REASON]
+    log_event("workflow.parked", logging.ERROR, job=job_id(job.id), function=job.function, reason=reason)
+    now, write = engine.clock.now(), Write(refused=(job.function, engine.registry.fingerprint))
     settlement = suspend(job, now + FARTHEST, now, reason)
-    store = engine.store.workflows
+    settlement.attempt = 0  # other code has all its attempts
     await runner.attempt(lambda: store.suspend(job.id, run.lease, write, settlement, now), for_ever=True)
     run.asleep = True
+    return None
 
 
 def _is_force(arrival: Arrival) -> bool:
@@ -127,7 +128,7 @@ class _Run:
         self._body.secret = beginning.secret
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
-        self._looks = history.beginning is not None  # whether there may be something new in the inbox
+        self._looks = False  # whether there may be something new in the inbox
         run.look = self._steps.notice.set
 
     async def drive(self) -> Any:
@@ -151,10 +152,7 @@ class _Run:
             await self._steps.flush_published()
             return await self._end()
         except _Forced:
-            calls = self._body.open.values()
-            return await _end_by_force(
-                self._runner, self._run, [one.record.job for one in calls if one.record and one.record.job]
-            )
+            return await _end_by_force(self._runner, self._run, self._history.unfinished_jobs)
         except _CleanUpOver:
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
@@ -171,6 +169,7 @@ class _Run:
             Mismatch: The code does not fit.
         """
         began, *others = self._history.deliveries
+        await self._look()  # first, as somebody may have had enough of a body that kills its workers
         self._body.begin(began.at, ctx, arguments)
         for number, record in enumerate(others):
             if self._body.has_ended:

@@ -90,11 +90,11 @@ select id, function from penstock.ready_job where ending is null
 union all select id, function from penstock.scheduled_job where ending is null
 union all select id, function from penstock.running_job where ending is null
 
--- stuck: workflows with runs that wait for other code, or since a time for events without a limit; how many of each.
+-- stuck: workflows with runs that are parked, or since a time for events without a limit; how many of each.
 -- Unbounded: it looks at all jobs that sleep for years, as such runs do.
 select function, parked, count(*) as number from (
-    select function, error like 'WorkflowMismatch: %' as parked from penstock.scheduled_job j
-    where not waiting and run_at > :far and (error like 'WorkflowMismatch: %' or (error like 'Waits for %' and run_at < :until))
+    select function, error like 'WorkflowParked: %' as parked from penstock.scheduled_job j
+    where not waiting and run_at > :far and (error like 'WorkflowParked: %' or (error like 'Waits for %' and run_at < :until))
       and exists (select from penstock.workflow_record r where r.run = j.id and r.number = 0)
     limit :limit
 ) t group by function, parked order by function, parked;
