@@ -116,14 +116,23 @@ from (
     where r.kind = 'patch' group by r.function, j.function
 ) t order by t.since desc, t.name;
 
--- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
+-- {open_run}: a run, with whether it has so many events that nobody has received.
 select j.id as run, (
     select count(*) from (select from penstock.workflow_event e where e.run = j.id and not e.received limit :most) few
 ) >= :most as is_full
-from (
-    select id from penstock.ready_job where id = any(:runs::uuid[]) and ending is null
-    union all select id from penstock.scheduled_job where id = any(:runs::uuid[]) and ending is null
-    union all select id from penstock.running_job where id = any(:runs::uuid[]) and ending is null
+
+-- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
+-- SQLite: one at a time.
+{open_run} from (
+    select id from penstock.ready_job where id = :run and ending is null
+    union all select id from penstock.scheduled_job where id = :run and ending is null
+    union all select id from penstock.running_job where id = :run and ending is null
+) j;
+-- PostgreSQL: any number at once.
+{open_run} from (
+    select id from penstock.ready_job where id = any(:run::uuid[]) and ending is null
+    union all select id from penstock.scheduled_job where id = any(:run::uuid[]) and ending is null
+    union all select id from penstock.running_job where id = any(:run::uuid[]) and ending is null
 ) j;
 
 -- find_key: whether an event with a key was sent to a run.
