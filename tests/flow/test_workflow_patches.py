@@ -69,7 +69,7 @@ def deploy(app: App, *, patches: bool) -> None:  # noqa: C901 - a whole program
             await ctx.run_mutation(nothing)
         found = [ctx.patched("before")] if patches else []
         if how == "branch":
-            assert await asyncio.gather(branch(ctx), ctx.run_mutation(nothing)) == [False, None]
+            assert not (await asyncio.gather(branch(ctx), ctx.run_mutation(nothing)))[0]
         await wait(ctx, how)
         return [*found, ctx.patched("after")] if patches else []
 

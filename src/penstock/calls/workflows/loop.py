@@ -45,9 +45,47 @@ class _Numbered:
 class BodyFuture(_Numbered, asyncio.Future[Any]):
     """A future of a body."""
 
+    cancel_asked = False
+
     def __init__(self, loop: BodyLoop) -> None:
         self._number = loop.count()
         super().__init__(loop=loop)
+
+
+class HeldFuture(BodyFuture):
+    """A future of a mutation. Nobody cancels it before the run knows that the mutation does not commit.
+
+    Args:
+        loop: The loop of the body.
+        number: The number of the call.
+        asked: Gets the number, once somebody asks for a cancel.
+    """
+
+    def __init__(self, loop: BodyLoop, number: int, asked: list[int]) -> None:
+        super().__init__(loop)
+        self._call, self._asked = number, asked
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - asyncio's
+        if self.done():
+            return False
+        if not self.cancel_asked:
+            self.cancel_asked = True
+            self._asked.append(self._call)
+        return True
+
+    def let_go(self) -> None:
+        """Cancel it: the mutation does not commit."""
+        super().cancel()
+
+    def cancel_later(self, task: asyncio.Task[Any] | None) -> None:
+        """Have the task that has got its outcome cancelled at its next await, if that is still asked for."""
+
+        def cancel_again(_: object) -> None:
+            if task is not None and not task.done() and task.cancelling():
+                task.uncancel()  # or it would count twice
+                task.cancel()
+
+        self.add_done_callback(cancel_again)  # behind the one that wakes the task
 
 
 class BodyTask(_Numbered, asyncio.Task[Any]):

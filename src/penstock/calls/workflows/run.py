@@ -53,7 +53,7 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
     Raises:
         LeaseLost: Another worker has the run.
     """
-    store = runner.engine.store.workflows
+    store, history = runner.engine.store.workflows, History(())
     try:
         records = await runner.attempt(lambda: store.read_history(run.job.id), for_ever=True)
         history = History(records)
@@ -126,6 +126,7 @@ class _Run:
             self._engine.config.max_result_bytes,
         )
         self._body.secret = beginning.secret
+        self._body.is_committing = self._steps.is_committing
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
         self._looks = False  # whether there may be something new in the inbox
@@ -148,6 +149,10 @@ class _Run:
                 if record is None:
                     return None
                 self._body.deliver(record)
+                while self._body.is_held:
+                    await self._steps.wait(None)
+                    self._steps.raise_failure()
+                    self._body.go_on()
             self._take_up()
             await self._steps.flush_published()
             return await self._end()
@@ -172,8 +177,6 @@ class _Run:
         await self._look()  # first, as somebody may have had enough of a body that kills its workers
         self._body.begin(began.at, ctx, arguments)
         for number, record in enumerate(others):
-            if self._body.has_ended:
-                raise Mismatch(f"the code ends where call {record.number} was {record}")
             self._body.deliver(record)
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
