@@ -1,7 +1,7 @@
 """Log lines: what a function logs while it runs, for the logbook, and in development for the caller to see.
 
-Owns which records are told, and how much of them. The program's logs go where they always go, but for those that the
-body of a workflow repeats in a replay: they go nowhere.
+Owns which records are told, and how much of them. The program's logs go where they always go, except for what the body
+of a workflow repeats in a replay.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class History:
         return place < self.last_place or (begun is not None and begun.digest == str(place))
 
     @property
-    def unfinished_jobs(self) -> list[UUID]:
+    def open_jobs(self) -> list[UUID]:
         """The jobs of steps whose end the run does not know."""
         return [one.job for one in self._records.values() if one.job is not None and one.place is None]
 

@@ -74,7 +74,7 @@ async def _park(runner: FunctionCalls, run: JobRun, history: History, why: str) 
     """Put a run aside until there is other code, or end it if somebody asked for that. Nothing of it is lost."""
     engine, job, store = runner.engine, run.job, runner.engine.store.workflows
     if any(map(_is_force, await runner.attempt(lambda: store.read_inbox(job.id), for_ever=True))):
-        return await _end_by_force(runner, run, history.unfinished_jobs)
+        return await _end_by_force(runner, run, history.open_jobs)
     reason = storable(f"WorkflowParked: {why}")[:_LONGEST_REASON]
     log_event("workflow.parked", logging.ERROR, job=job_id(job.id), function=job.function, reason=reason)
     now, write = engine.clock.now(), Write(refused=(job.function, engine.registry.fingerprint))
@@ -157,7 +157,7 @@ class _Run:
             await self._steps.flush_published()
             return await self._end()
         except _Forced:
-            return await _end_by_force(self._runner, self._run, self._history.unfinished_jobs)
+            return await _end_by_force(self._runner, self._run, self._history.open_jobs)
         except _CleanUpOver:
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
