@@ -150,9 +150,7 @@ class Body:
         self._decrypt = decrypt
         self.secret = ""  # by which its tokens are known
         self.is_committing: Callable[[int], bool] = lambda _number: False  # whether a mutation may be about to commit
-        self._asked: list[
-            int
-        ] = []  # mutations that it has cancelled, and of which it does not know whether they commit
+        self._asked: list[int] = []  # mutations that it has cancelled, and that may commit for all it knows
         self._numbers = self._tokens = 0
         self._size = 0  # of what it has learned, in characters
         self._mismatch: Mismatch | None = None
