@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
+from penstock.api.guests import Guests
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
@@ -77,6 +78,8 @@ def check_options(what: str, options: Mapping[str, Any], known: type) -> None:
 
 class Declaring:
     """Declares functions, into a registry."""
+
+    guests: Guests
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -158,7 +161,7 @@ class Declaring:
         Raises:
             DeclarationError: There is an event of this name already, or the name cannot be.
         """
-        event: Event[T] = Event(name, kind)
+        event: Event[T] = Event(name, kind, self.guests.calls)
         if name in self.events:
             raise DeclarationError(f"There are two events called {name!r}.", fix="Give one of them another name.")
         self.events[name] = event

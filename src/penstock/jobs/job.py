@@ -71,7 +71,7 @@ class Options:
     keep: float | None = None  # seconds for which its status is kept once it has ended; None for the setting's value
     on_complete_retry: Retry | None = None  # when to call on_complete again after it raised
     on_complete_only: str | None = None  # the ends after which on_complete is called, with commas between; None for all
-    restartable: bool | None = None  # whether an action without a policy runs again if its worker is lost
+    restartable: bool | None = None  # whether an action runs again if its worker is lost, and a run after five losses
     context: str | None = None  # the `context` of on_complete, as JSON
     concurrency_key: str | None = None  # of its pool's jobs with the same one only so many run at once
     key: str | None = None  # of its pool's jobs with the same one there is only one

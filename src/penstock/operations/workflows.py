@@ -27,7 +27,7 @@ from penstock.workflows.waterfall import Reveal, RunStep, steps_of
 
 noun = Noun("workflows")
 _EFFECTS = frozenset({RecordKind.MUTATION, RecordKind.ACTION, RecordKind.JOB})
-PARKED, _WAITS = "WorkflowMismatch: ", "Waits"  # the beginnings of reasons
+PARKED, _WAITS = "WorkflowParked: ", "Waits"  # the beginnings of reasons
 STATES = {
     "waiting": {"state": "pending", "error": _WAITS},
     "parked": {"state": "pending", "error": PARKED},

@@ -7,7 +7,7 @@ and `scan`, and ending to `commit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -314,6 +314,11 @@ class Transaction:
         """Store jobs now, in this transaction, however many that are alike."""
         await self.remembering(self.store.jobs.enqueue_alike(self.session, jobs, self.now))
         self.wakes = True
+
+    async def find_runs(self, runs: Sequence[UUID], most: int) -> Mapping[UUID, bool]:
+        """Find which of these runs have not ended, new ones included, and whether they have so many unread events."""
+        found = await self.remembering(self.store.workflows.find_unfinished(runs, most))
+        return {job.id: False for job in self.jobs} | found
 
     async def cancel_all(self, where: JobFilter) -> int:
         """Request now, in this transaction, that matching jobs be canceled; how many have not ended."""

@@ -18,7 +18,7 @@ from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
 from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
-from penstock.functions.function import AnyFunction, Function
+from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
 from penstock.jobs.order import FARTHEST, rank
@@ -135,7 +135,7 @@ class JobCalls:
         kind: Kind = function.kind.job_kind
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.with_trace(options)
-        if function.restartable:
+        if function.restartable or function.kind is FunctionKind.WORKFLOW:
             options = replace(options, restartable=True)
         if program := self.engine.registry.program:
             options = replace(options, program=program)

@@ -68,9 +68,9 @@ class _MutationStep(_Step):
     for_ever: ClassVar[bool] = True
 
     async def check(self, *, again: bool = False) -> Arguments:
-        self.steps.release(self.made)
         if again and (known := await self.steps.find(self.made)) is not None:
             raise _Recorded(known)
+        self.steps.release(self.made)
         return await _Step.check(self)
 
     def finish(self, result: Any) -> str:
@@ -122,6 +122,10 @@ class Steps:
     def committing(self) -> bool:
         """Whether mutations are about to commit. Nothing else is learned meanwhile: it would have a later place."""
         return bool(self._reserved)
+
+    def is_committing(self, number: int) -> bool:
+        """Whether a mutation is about to commit, or may have."""
+        return number in self._reserved
 
     @property
     def has_ended(self) -> bool:
@@ -330,6 +334,8 @@ class Steps:
             self._buffered[:0] = carried
             if _is_ours(error):
                 raise
+            if call.is_abandoned:
+                return
             self.settle(call, error_outcome(error))
             return
         stored = [*carried, record := self._reserved.pop(call.number)]

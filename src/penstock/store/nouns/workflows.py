@@ -141,14 +141,20 @@ class Workflows(Noun, queries=("workflows",)):
                 raise _lease_error()
             await self._write(session, run, write, now)
 
-    async def find_unfinished(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
+    async def find_unfinished(
+        self, runs: Sequence[UUID], most: int, inside: OpenTransaction | None = None
+    ) -> dict[UUID, bool]:
         """Find which of these runs have not ended, by now, and whether they have so many events that nobody received.
 
-        No transaction of a user reads the tables of jobs for it. Callers hold a connection each. They take turns on one
-        that is not for calls, or they would wait for each other.
+        No transaction of a function reads the tables of jobs for it. Callers hold a connection each. They take turns on
+        one that is not for calls, or they would wait for each other. A guest has none but its own, `inside`.
         """
-        async with self._turn:
-            rows = await self._look("unfinished", runs=list(runs), most=most)
+        asked = [{"run": run} for run in runs]
+        if inside is not None:
+            rows = await self._fetch_each(inside, "unfinished", asked, most=most)
+        else:
+            async with self._turn:
+                rows = await self._look_each("unfinished", asked, most=most)
         return {self._access.uuid(row["run"]): bool(row["is_full"]) for row in rows}
 
     async def has_key(self, run: UUID, name: str, key: str) -> bool:
