@@ -180,6 +180,7 @@ class _Run:
             self._body.deliver(record)
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
+        self._body.check_replayed()
         self._take_up()
 
     async def _end(self) -> Any:
