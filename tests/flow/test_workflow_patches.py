@@ -96,3 +96,27 @@ async def test_a_run_that_waits_has_passed(database_url: str, how: str, *, first
             status = await new.job(run)
             assert status is not None
             assert status.result == [False, True], status
+
+
+@pytest.mark.parametrize("how", ["sleep", "event"])
+async def test_a_run_that_took_up_a_change_waits_for_a_worker_that_has_it(database_url: str, how: str) -> None:
+    """(WF131, WF132, WF137)"""
+    async with TestApp(old_app, database_url) as old, TestApp(new_app, database_url, clock=old.clock) as new:
+        run = await new.scheduler.run_after(NOW, PARTS[new_app]["flow"], how, first=False)
+        await new.run_until_idle(advance=False)
+        if how == "event":
+            await new.run_mutation(PARTS[new_app]["tell"], run)
+        old.clock.advance(HOUR)
+        await old.run_until_idle(advance=False)
+        status = await old.job(run)
+        assert status is not None
+        assert status.error is not None
+        assert status.error.endswith(
+            "does not fit it: call 2 was patch before, and the code now "
+            + ("does not make it" if how == "sleep" else "makes event told")
+        )
+        await old.run_until_idle(advance=False)  # and leaves it alone from then on
+        await new.run_until_idle()
+        status = await new.job(run)
+        assert status is not None
+        assert status.result == [True, True]

@@ -82,6 +82,7 @@ class Options:
     task: int | None = None
     program: str | None = None  # the program that enqueued it, if its app has a name
     run: str | None = None  # the id of the run of a workflow that waits for its end
+    depth: int | None = None  # of a child of a workflow's run: the number of runs above it
     deadline: float | None = None  # for a run of a workflow: seconds after its beginning, waits included
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None

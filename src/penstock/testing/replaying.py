@@ -62,6 +62,7 @@ def _play(body: Body, history: History, ctx: WorkflowCtx, form: Mapping[str, Any
     body.begin(began.at, ctx, arguments)
     for record in others:
         body.deliver(record)
+    body.check_replayed()
     if form["state"] == JobState.SUCCESS.value:
         if not body.has_ended:
             raise Mismatch("the code goes on where the run had ended")

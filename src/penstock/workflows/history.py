@@ -81,6 +81,15 @@ class History:
             return (record.kind, record.function) == (RecordKind.PATCH, name)
         return not replaying and number > self._highest
 
+    def check_made(self, highest: int) -> None:
+        """Check that the body, which has learned all that is recorded, has made all recorded calls again.
+
+        Raises:
+            Mismatch: It has made calls up to this number only.
+        """
+        if (number := min((one for one in self._records if one > highest), default=None)) is not None:
+            raise Mismatch(f"call {number} was {self._records[number]}, and the code now does not make it")
+
     def check_delivery(self, record: Record, open_calls: Iterable[int]) -> None:
         """Check that the body waits for what it learned next.
 

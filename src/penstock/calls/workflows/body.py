@@ -176,11 +176,11 @@ class Body:
             Mismatch: The code does not fit the history.
             ContextError: The body does what no replay can repeat.
         """
-        self.history.check_delivery(record, self.open)
         if self.has_ended:
             if record.number not in self.open or not self.open[record.number].is_abandoned:
                 raise Mismatch(f"the code ends where call {record.number} was {record}")
             return  # it was about to commit as the body cancelled it, and ended
+        self.history.check_delivery(record, self.open)
         self.now = max(self.now, record.at)
         self._size += len(record.outcome or "") + len(record.args or "")
         self.place = record.place or 0
@@ -194,6 +194,14 @@ class Body:
         else:
             self._end_call(self.open.pop(record.number), record)
         self._run_dry()
+
+    def check_replayed(self) -> None:
+        """Check, once it has learned all that is recorded, that it has made all recorded calls.
+
+        Raises:
+            Mismatch: It has not, such as code of before a change that the run has taken up.
+        """
+        self.history.check_made(self._numbers)
 
     @property
     def is_held(self) -> bool:

@@ -154,6 +154,7 @@ class _Run:
                     self._steps.raise_failure()
                     self._body.go_on()
             self._take_up()
+            await self._steps.abandon(self._body.open.values())  # such as children, which nobody waits for any more
             await self._steps.flush_published()
             return await self._end()
         except _Forced:
@@ -180,6 +181,7 @@ class _Run:
             self._body.deliver(record)
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
+        self._body.check_replayed()
         self._take_up()
 
     async def _end(self) -> Any:

@@ -32,7 +32,7 @@ _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that
     ),
     **dict.fromkeys(("timeout", "start_deadline", "deadline"), (int, float, _NONE)),
     **dict.fromkeys(("until_start", "restartable"), (bool, _NONE)),
-    "task": (int, _NONE),
+    **dict.fromkeys(("task", "depth"), (int, _NONE)),
 }
 _SHORT = 500
 _WAITS = (1, 3)
