@@ -83,6 +83,7 @@ class Options:
     program: str | None = None  # the program that enqueued it, if its app has a name
     run: str | None = None  # the id of the run of a workflow that waits for its end
     deadline: float | None = None  # for a run of a workflow: seconds after its beginning, waits included
+    starter: str | None = None  # the mark of the caller who started it, if it is a run that callers from outside see
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job

@@ -16,20 +16,19 @@ from penstock.errors import DataError, ValueInvalid
 from penstock.functions.signature import encoder_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
-from penstock.jobs.states import FINISHED, JobState
+from penstock.jobs.states import FINISHED
 from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
 from penstock.values import decode_json
 from penstock.workflows.exported import write_history
 from penstock.workflows.record import BEGINNING, Record, RecordKind
-from penstock.workflows.waterfall import Reveal, RunStep, steps_of
+from penstock.workflows.waterfall import PARKED, WAITS, Reveal, RunStep, doing_of, steps_of
 
 noun = Noun("workflows")
 _EFFECTS = frozenset({RecordKind.MUTATION, RecordKind.ACTION, RecordKind.JOB})
-PARKED, _WAITS = "WorkflowMismatch: ", "Waits"  # the beginnings of reasons
 STATES = {
-    "waiting": {"state": "pending", "error": _WAITS},
+    "waiting": {"state": "pending", "error": WAITS},
     "parked": {"state": "pending", "error": PARKED},
     **{state: {"state": state} for state in ("running", "success", "failed", "canceled")},
 }
@@ -58,14 +57,6 @@ class Run:
     doing: str
     steps: list[RunStep]
     events: list[str]
-
-
-def doing_of(job: JobStatus) -> str:
-    """Say what a run does: it waits, is parked, or has the state of its job."""
-    reason = job.error or ""
-    if job.state is not JobState.PENDING:
-        return str(job.state.value)
-    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else "pending"
 
 
 async def find_run(backend: Backend, run: str) -> Run:

@@ -10,10 +10,21 @@ from datetime import datetime
 from typing import Any
 
 from penstock.dataclass import dataclass
+from penstock.jobs.job import JobStatus
+from penstock.jobs.states import JobState
 from penstock.values import decode_json
 from penstock.workflows.record import Record, RecordKind
 
+PARKED, WAITS = "WorkflowMismatch: ", "Waits"  # the beginnings of reasons
 _WHAT = {RecordKind.TIMER: "sleep", RecordKind.CANCEL: "told to cancel"}
+
+
+def doing_of(job: JobStatus) -> str:
+    """Say what a run does: it waits, is parked, or has the state of its job."""
+    reason = job.error or ""
+    if job.state is not JobState.PENDING:
+        return str(job.state.value)
+    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(WAITS) else "pending"
 
 
 @dataclass(frozen=True, slots=True)
