@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from stage.identities import Provider, provider
 from stage.sockets import listening, socket_client
-from stage.waits import SOON
+from stage.waits import SOON, passing
 
 from penstock import (
     OIDC,
@@ -33,7 +32,6 @@ from penstock import (
     public,
     signed_in,
 )
-from penstock.clock import SystemClock
 from penstock.testing import TestApp, TestClock
 
 pytestmark = pytest.mark.both_stores
@@ -167,22 +165,6 @@ async def opened(database: str) -> AsyncIterator[Desk]:
             httpx.AsyncClient(base_url=url, timeout=SOON) as http,
         ):
             yield Desk(test, http, issuer, url)
-
-
-@asynccontextmanager
-async def passing(clock: TestClock) -> AsyncIterator[None]:
-    """Let time pass: live queries look at jobs at intervals."""
-
-    async def pass_() -> None:
-        while True:
-            clock.advance(timedelta(seconds=0.25))
-            await SystemClock().sleep(0.01)
-
-    task = asyncio.create_task(pass_())
-    try:
-        yield
-    finally:
-        task.cancel()
 
 
 def code_of(answer: Any) -> Any:
