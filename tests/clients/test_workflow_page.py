@@ -16,7 +16,7 @@ from stage.identities import provider
 from stage.needs import program
 from stage.pages import ROOT, blocks_of, modules_of
 from stage.sockets import listening
-from stage.waits import passing
+from stage.waits import passing, until
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
@@ -102,5 +102,9 @@ async def test_a_person_starts_a_run_and_approves_it(database_url: str, app: Any
                 await test.run_until_idle(advance=False)
                 await expect(ada.get_by_text("All about tea.")).to_be_visible()
                 await ada.get_by_role("button", name="Publish").click()
-                await test.run_until_idle(advance=False)
-                await expect(ada.get_by_role("heading", name="All about tea.")).to_be_visible()
+
+                async def is_published() -> bool:
+                    await test.run_until_idle(advance=False)
+                    return await ada.get_by_role("heading", name="All about tea.").is_visible()
+
+                await until(is_published)

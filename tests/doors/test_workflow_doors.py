@@ -150,6 +150,11 @@ class Desk:
     async def send(self, who: str, event: str, run: Any, **more: Any) -> Any:
         return await self.call(who, "mutation", f"events:{event}", run=run, **more)
 
+    async def run(self, name: str, *args: Any) -> Any:
+        """Run a mutation of the program itself."""
+        function: Any = self.test.app.registry.find(f"{HERE}:{name}")
+        return await self.test.run_mutation(function, *args)
+
     async def settle(self) -> None:
         await self.test.run_until_idle(advance=False, raise_errors=False)
 
@@ -202,7 +207,7 @@ async def test_nobody_sees_or_reaches_the_runs_of_others(database_url: str) -> N
         run = await desk.start("ada", "trip", place="Rome")
         started, inner = await desk.call("ada", "mutation", "begin")
         acted = await desk.call("ada", "action", "begin_in_action")
-        unowned = await desk.test.run_mutation(desk.test.app.registry.find(f"{HERE}:begin_for_nobody"))
+        unowned = await desk.run("begin_for_nobody")
         await desk.settle()
         unknown = run[:-1] + ("0" if run[-1] != "0" else "1")
         for one in (run, started, acted):
@@ -239,7 +244,7 @@ async def test_a_guard_is_asked_with_the_arguments_of_the_run(database_url: str)
             False,
             False,
         ]
-        team = await desk.test.run_mutation(desk.test.app.registry.find(f"{HERE}:found"), f"{desk.issuer.url}|ada")
+        team = await desk.run("found", f"{desk.issuer.url}|ada")
         assert code_of(await desk.start("bob", "owned", team=team)) == "AccessDenied"
         run = await desk.start("ada", "owned", team=team)
         assert [await desk.see(who, "owned", run) is not None for who in ("ada", "bob")] == [True, False]

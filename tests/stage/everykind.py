@@ -172,4 +172,5 @@ async def states(ctx: QueryCtx, known: dict[str, WorkStatus]) -> dict[str, WorkS
 async def ship(ctx: WorkflowCtx, order: Id[Order], size: Size = Size.LARGE) -> dict[str, Decimal]:
     """Ship an order."""
     ctx.publish({"order": order})
-    return {str(await ctx.wait_for(shipped)): Decimal("4.20")}
+    on = await ctx.wait_for(shipped)
+    return {str(on): Decimal("4.20")}

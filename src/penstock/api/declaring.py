@@ -147,8 +147,8 @@ class Declaring:
         was recorded. Start it as a job. With ``def`` it takes a `sync.WorkflowCtx`, and makes one call after another.
 
         With ``access=`` callers from outside start it too, by the mutation ``module.workflow:start``, and see it by the
-        query ``module.workflow:status``: whoever started the run, and callers whom a function or a row in ``access``
-        lets in with the run's arguments. ``name=`` and ``access=``: see `query`.
+        query ``module.workflow:status``: the caller who started the run, and those whom a function or a row in
+        ``access`` lets in with its arguments. ``name=`` and ``access=``: see `query`.
         """
         return cast(
             "WorkflowDecorator", self._declare(WorkflowFunction, "name", "access", public=False, word="workflow")

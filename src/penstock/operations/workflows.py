@@ -66,7 +66,9 @@ async def find_run(backend: Backend, run: str) -> Run:
     if job is None or not (records or job.function in backend.app.registry.workflows):
         raise RunUnknown(f"There is no run {run}.", fix="Its status may have expired; see penstock workflows.")
     inbox = [] if job.state in FINISHED else await backend.engine.store.workflows.list_events(job_uuid(job.id))
-    return Run(job, doing_of(job), steps_of(records, revealing(backend)), [one.name for one in inbox])
+    return Run(
+        job, doing_of(job.state.value, job.error), steps_of(records, revealing(backend)), [one.name for one in inbox]
+    )
 
 
 def revealing(backend: Backend) -> Reveal:
@@ -115,7 +117,7 @@ async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
     where: dict[str, Any] = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
     found = [job for one in names for job in await backend.jobs(None, limit, where=JobFilter(function=one, **where))]
     newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
-    return [(job, doing_of(job)) for job in newest]
+    return [(job, doing_of(job.state.value, job.error)) for job in newest]
 
 
 def describe(found: Run) -> dict[str, Any]:

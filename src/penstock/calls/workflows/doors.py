@@ -61,11 +61,12 @@ def make_run_doors(workflow: WorkflowFunction[Any, Any, Any, Any], access: Acces
             return None
         if not await _may_see(ctx, workflow, job.args, job.options.starter):
             return None
-        shown, doing, signature = ctx.job_calls.mask(job), doing_of(job), workflow.signature
+        shown, doing, signature = ctx.job_calls.mask(job), doing_of(job.state.value, job.error), workflow.signature
         result = signature.result_of_json(encode_json(shown.result, "A result")) if doing == "success" else None
         state = "running" if doing == "completing" else cast("Any", doing)
         error = _tell(job.error) if doing == "failed" else None
-        return _status_of(signature)(state=state, published=job.published, result=result, error=error)
+        found: RunStatus[Any] = _status_of(signature)(state=state, published=job.published, result=result, error=error)
+        return found
 
     takes = [*inspect.signature(workflow.declared).parameters.values()][1:]
     status.__doc__ = f"A run of `{workflow.name}`; null if there is none of this id that the caller may see."
