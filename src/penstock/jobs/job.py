@@ -84,6 +84,7 @@ class Options:
     run: str | None = None  # the id of the run of a workflow that waits for its end
     depth: int | None = None  # of a child of a workflow's run: the number of runs above it
     deadline: float | None = None  # for a run of a workflow: seconds after its beginning, waits included
+    starter: str | None = None  # the mark of the caller who started it, if it is a run that callers from outside see
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job

@@ -18,7 +18,8 @@ from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
 from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
-from penstock.functions.function import AnyFunction, Function, FunctionKind
+from penstock.functions.function import AnyFunction, Function, FunctionKind, WorkflowFunction
+from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
 from penstock.jobs.order import FARTHEST, rank
@@ -43,15 +44,22 @@ class JobCalls:
     `answer` gives a call to its caller: to be awaited, or its result where the caller waits in a thread (`in_thread`).
     """
 
-    __slots__ = ("_scope", "answer", "engine", "in_thread", "runner", "store")
+    __slots__ = ("_caller", "_scope", "answer", "engine", "in_thread", "runner", "store")
 
     def __init__(
-        self, runner: Attempts, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
+        self,
+        runner: Attempts,
+        scope: Scope | None,
+        answer: Answer | None = None,
+        *,
+        in_thread: bool = False,
+        caller: Caller = SYSTEM,
     ) -> None:
         self.runner = runner
         self.engine = runner.engine
         self.store = runner.engine.store
         self._scope = scope
+        self._caller = caller if scope is None else scope.transaction.caller
         self.in_thread = in_thread
         self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
@@ -61,7 +69,9 @@ class JobCalls:
 
     def waiting(self, wait: Answer) -> JobCalls:
         """Wait for a caller in a thread."""
-        return JobCalls(self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
+        return JobCalls(
+            self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True, caller=self._caller
+        )
 
     @property
     def is_writable(self) -> bool:
@@ -137,6 +147,8 @@ class JobCalls:
         options = self.engine.journal.with_trace(options)
         if function.restartable or function.kind is FunctionKind.WORKFLOW:
             options = replace(options, restartable=True)
+        if isinstance(function, WorkflowFunction) and function.outside is not None:
+            options = replace(options, starter=self._caller.mark)
         if program := self.engine.registry.program:
             options = replace(options, program=program)
 

@@ -264,7 +264,7 @@ class ActionCtx(OfCall):
     @property
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
-        return JobCalls(self._runner, None, self._calls.track)
+        return JobCalls(self._runner, None, self._calls.track, caller=self._call.caller)
 
     @property
     def scheduler(self) -> Scheduler:

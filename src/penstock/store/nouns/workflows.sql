@@ -135,6 +135,11 @@ select j.id as run, (
     union all select id from penstock.running_job where id = any(:run::uuid[]) and ending is null
 ) j;
 
+-- open_run: a run that has not ended.
+select function, args, options from penstock.ready_job where id = :run and ending is null
+union all select function, args, options from penstock.scheduled_job where id = :run and ending is null
+union all select function, args, options from penstock.running_job where id = :run and ending is null;
+
 -- find_key: whether an event with a key was sent to a run.
 select 1 from penstock.workflow_event where run = :run and name = :name and key = :key;
 
