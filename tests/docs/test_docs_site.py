@@ -37,7 +37,7 @@ _SHOWN = {
     "tsx": "tests/clients compile such programs",
     "lua": "an editor's settings",
     "sql": "tests/flow run such statements",
-    "py": "a program for packages that are not installed here",
+    "py": "a program for packages that are not installed here, or a part of a recipe, which tests/recipes start",
     "ts": "a program for packages that are not installed here",
 }
 
