@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stage.pages import Block
 
-_NAMED = re.compile(r"\((?:\.\./)+((?:examples|deploy)/[\w/.@-]+)\)")
+_NAMED = re.compile(r"\((?:\.\./)+(examples/recipes/\w+|(?:examples|deploy)/[\w/]+)/[\w/.@-]+\)")
 _SHOWN = {"py", "nginx", "caddyfile", "yaml", "toml", "text", "ini"}
 _MOST_WORDS = 6000
 
@@ -23,14 +23,13 @@ def bare(code: str) -> str:
 
 def test_what_a_recipe_shows_is_in_its_program(root: Path, blocks: dict[Path, list[Block]]) -> None:
     for page in recipes(root):
-        places = {root / path for path in _NAMED.findall(page.read_text("utf-8"))}
-        folders = {place.parent for place in places}
-        files = [file for folder in folders for file in [*folder.glob("*.*"), *folder.parent.glob("*/*.*")]]
+        folders = [root / path for path in _NAMED.findall(page.read_text("utf-8"))]
+        files = [file for folder in folders for file in sorted(folder.rglob("*.*"))]
         texts = [bare(file.read_text("utf-8", errors="ignore")) for file in files if file.is_file()]
         for block in blocks[page]:
             shown = bare("\n".join(block.lines))
             assert block.language not in _SHOWN or any(shown in text for text in texts), f"{page.name}:{block.first}"
-        assert places, f"{page.name} names no program"
+        assert folders, f"{page.name} names no program"
 
 
 def test_the_index_names_each_recipe_and_they_stay_short(root: Path) -> None:
