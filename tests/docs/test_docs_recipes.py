@@ -8,7 +8,7 @@ from pathlib import Path
 from stage.pages import Block
 
 _NAMED = re.compile(r"\((?:\.\./)+(examples/recipes/\w+|(?:examples|deploy)/[\w/]+)/[\w/.@-]+\)")
-_SHOWN = {"py", "nginx", "caddyfile", "yaml", "toml", "text", "ini"}
+_SHOWN = {"py", "nginx", "yaml", "toml", "text", "ini"}
 _MOST_WORDS = 6000
 
 
@@ -24,7 +24,7 @@ def bare(code: str) -> str:
 def test_what_a_recipe_shows_is_in_its_program(root: Path, blocks: dict[Path, list[Block]]) -> None:
     for page in recipes(root):
         folders = [root / path for path in _NAMED.findall(page.read_text("utf-8"))]
-        files = [file for folder in folders for file in sorted(folder.rglob("*.*"))]
+        files = [file for folder in folders for file in sorted(folder.rglob("*"))]
         texts = [bare(file.read_text("utf-8", errors="ignore")) for file in files if file.is_file()]
         for block in blocks[page]:
             shown = bare("\n".join(block.lines))

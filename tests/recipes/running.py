@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,12 +26,15 @@ class Program:
         folder: Where it runs.
         environment: Its variables.
         log: The file for what it prints.
+        port: Its port, if its words do not name it.
     """
 
-    def __init__(self, words: tuple[str, ...], folder: Path, environment: dict[str, str], log: Path) -> None:
-        self.port, self._log = free_port(), log
+    def __init__(
+        self, words: Sequence[str], folder: Path, environment: dict[str, str], log: Path, port: int | None
+    ) -> None:
+        self.port, self._log = port or free_port(), log
         self.url = f"http://127.0.0.1:{self.port}"
-        self._listens = any("{port}" in word for word in words)
+        self._listens = port is not None or any("{port}" in word for word in words)
         found = [word.replace("{port}", str(self.port)) for word in words]
         with log.open("wb") as file:
             self.process = subprocess.Popen(
@@ -89,10 +92,10 @@ class Recipe:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    def start(self, command: str, *words: str) -> Program:
+    def start(self, command: str, *words: str, port: int | None = None) -> Program:
         """Start a program, and wait until its port answers if it has one."""
         log = self.folder / f"log{len(self._started)}"
-        started = Program((command_path(command), *words), self.folder, self.environment, log)
+        started = Program([command_path(command), *words], self.folder, self.environment, log, port)
         self._started.append(started)
         started.wait_for(started.answers)
         return started

@@ -39,7 +39,7 @@ def test_the_api_the_admin_and_a_worker_share_a_table(recipe: Recipe, database_u
     worker = recipe.start("python", "manage.py", "penstock", "worker")
 
     with httpx.Client(base_url=web.url, auth=("ada", "secret")) as api:
-        assert api.post("/api/visits/", auth=None).status_code == 401
+        assert api.post("/api/visits/", auth=("ada", "guess")).status_code == 401
         assert api.post("/api/visits/", json={"email": "nobody"}).json() == {"email": ["Enter a valid email address."]}
         visits = [api.post("/api/visits/", json={"email": f"{n}@example.com"}).json()["id"] for n in range(2)]
         assert api.post(f"/api/visits/{visits[0]}/payment/").json() == {"id": visits[0], "paid": True}

@@ -29,5 +29,5 @@ class Rental(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     bike_id: Mapped[int] = mapped_column(ForeignKey("bike.id"))
-    renter: Mapped[str] = mapped_column(ForeignKey("account.name"))
+    renter: Mapped[str] = mapped_column(ForeignKey("account.name"), index=True)
     returned_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))

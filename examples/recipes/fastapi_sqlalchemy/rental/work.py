@@ -18,6 +18,8 @@ class Rental(UserTable, source="rental", key="id", managed=False):
     renter: str
     returned_at: datetime | None
 
+    by_renter = Index("renter")
+
 
 @app.internal_action
 async def confirm(ctx: ActionCtx, renter: str, bike: int) -> str:
@@ -34,4 +36,4 @@ async def bill(ctx: TaskCtx[Rental]) -> None:
 @app.query(access=signed_in)
 async def mine(ctx: QueryCtx) -> list[Rental]:
     user = await ctx.auth.require()
-    return await ctx.db.query(Rental).filter(lambda row: row.renter == user.subject).take(100)
+    return await ctx.db.query(Rental).with_index(Rental.by_renter, renter=user.subject).take(100)

@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("renter", sa.String(), sa.ForeignKey("account.name"), nullable=False),
         sa.Column("returned_at", sa.DateTime(timezone=True)),
     )
+    op.create_index("ix_rental_renter", "rental", ["renter"])
 
 
 def downgrade() -> None:
