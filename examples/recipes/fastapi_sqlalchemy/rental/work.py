@@ -3,7 +3,7 @@
 import os
 from datetime import datetime
 
-from penstock import ActionCtx, App, CustomJWT, QueryCtx, TaskCtx, UserTable, is_none, signed_in
+from penstock import ActionCtx, App, CustomJWT, Index, QueryCtx, TaskCtx, UserTable, is_none, signed_in
 
 ISSUER = "https://rental.example"
 SECRET = os.environ["RENTAL_SECRET"]  # openssl rand -hex 32
