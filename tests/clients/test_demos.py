@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,7 +16,12 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 from stage.chromium import browser, quiet_page
 from stage.clients import DemoServer, Server, serving
+from stage.sockets import listening
 from stage.waits import until
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from penstock.clock import SystemClock
 
@@ -50,10 +56,9 @@ class Demo:
 
 
 @asynccontextmanager
-async def demo(name: str, database: str, files: Path | str = "", **settings: str) -> AsyncIterator[Demo]:
-    settings["files"] = str(files)
+async def demo(name: str, database: str, files: Path, **given: str) -> AsyncIterator[Demo]:
     async with (
-        serving(database, DemoServer, demo=name, **settings) as server,
+        serving(database, DemoServer, demo=name, files=str(files), **given) as server,
         browser() as opened,
         AsyncExitStack() as pages,
     ):
@@ -139,8 +144,13 @@ async def test_pages(database_url: str, tmp_path: Path) -> None:
         await one.restart()
         await enter(one.bob, "from Bob")
         await expect(messages(one.ada).first).to_have_text("from Bob")
-        await one.bob.get_by_label("only mine").check()
+        await one.bob.get_by_label("List").select_option("mine")
         await expect(messages(one.bob)).to_have_text(["from Bob"])
+        await one.bob.get_by_label("List").select_option("short")
+        await expect(messages(one.bob)).to_have_text(["FROM BOB", "7", "6", "5", "4"])
+        await more.click()
+        await enter(one.ada, "8")
+        await expect(messages(one.bob)).to_have_text(["8", "FROM BOB", "7", "6", "5", "4", "3", "2", "1", "0"])
 
 
 async def test_channels(database_url: str, tmp_path: Path) -> None:
@@ -227,3 +237,62 @@ async def test_presence(database_url: str, tmp_path: Path) -> None:
         await one.bob.clock.install(time=SystemClock().now() + timedelta(seconds=11))
         await one.bob.reload()
         await expect(others).to_have_class(["away"])
+
+
+class Model:
+    """A language model that says a word whenever the test lets it.
+
+    Attributes:
+        asked: The conversations that it was asked to go on with.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self._words: list[asyncio.Queue[str]] = []
+        self.app = Starlette(routes=[Route("/", self._answer, methods=["POST"])])
+
+    def say(self, *words: str) -> None:
+        """Let the answer that it gives have these words; the empty one ends it."""
+        for word in words:
+            self._words[-1].put_nowait(word)
+
+    async def _answer(self, request: Request) -> StreamingResponse:
+        self.asked.append(await request.json())
+        self._words.append(asyncio.Queue())
+        return StreamingResponse(self._speak(self._words[-1]), media_type="text/plain")
+
+    async def _speak(self, words: asyncio.Queue[str]) -> AsyncIterator[str]:
+        while word := await words.get():
+            yield f"{word} "
+
+
+async def test_assistant(database_url: str, tmp_path: Path) -> None:
+    model = Model()
+    async with (
+        listening(model.app) as url,
+        demo("assistant", database_url, tmp_path, model=url, lease="2") as one,
+    ):
+        answers = one.bob.locator("section p")
+        await enter(one.ada, "Why?", "Question")
+        await until(lambda: model.asked == [["Why?", ""]])
+        model.say("Because")
+        for page in (one.ada, one.bob):
+            await expect(page.locator("section p")).to_have_text("Because ")
+        cleo = await one.visit()
+        await expect(cleo.locator("section p")).to_have_text("Because ")
+        await one.ada.close()
+        await until(lambda: len(model.asked) == 2)
+        model.say("it")
+        await expect(answers).to_have_text("Because it ")
+        await one.restart()
+        await until(lambda: len(model.asked) == 3)
+        assert model.asked[1:] == [["Why?", "Because "], ["Why?", "Because it "]], "a job goes on, and is retried"
+        model.say("is.", "")
+        await expect(one.bob.locator("section p.done")).to_have_text("Because it is. ")
+        await enter(one.bob, "Really?", "Question")
+        await until(lambda: len(model.asked) == 4)
+        model.say("Yes.", "")
+        for page in (one.bob, cleo):
+            await expect(page.locator("section p")).to_have_text(["Because it is. ", "Yes. "])
+        await one.bob.get_by_role("button", name="Clear").click()
+        await expect(cleo.locator("section")).to_have_count(0)

@@ -236,9 +236,9 @@ class ChatServer(Server):
 
 
 class DemoServer(Server):
-    def __init__(self, database: str, *, demo: str, **settings: str) -> None:
+    def __init__(self, database: str, *, demo: str, model: str = "", **settings: str) -> None:
         super().__init__(database, **settings)
-        self.settings["DEMO"] = demo
+        self.settings |= {"DEMO": demo, "MODEL": model}
 
     def spawn(self) -> Process:
         build_pages(DEMOS)
