@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 from stage.chromium import browser, quiet_page
-from stage.clients import DemoServer, Server, serving
+from stage.clients import DemoServer, serving
 from stage.sockets import listening
 from stage.waits import until
 from starlette.applications import Starlette
@@ -34,21 +33,21 @@ class Demo:
     Attributes:
         server: The server, which may be killed and started again.
         ada: A page of the first visitor.
-        bob: A page of the second one.
+        bob: A page of the second one, which is of another origin than the functions that it calls.
     """
 
-    def __init__(self, server: Server, opened: Browser, pages: AsyncExitStack) -> None:
+    def __init__(self, server: DemoServer, opened: Browser, pages: AsyncExitStack) -> None:
         self.server = server
         self._opened = opened
         self._pages = pages
 
-    async def visit(self, **how: Any) -> Page:
-        page = await self._pages.enter_async_context(quiet_page(self._opened, **how))
-        await page.goto(self.server.url)
+    async def visit(self, url: str) -> Page:
+        page = await self._pages.enter_async_context(quiet_page(self._opened))
+        await page.goto(url)
         return page
 
     async def open(self) -> None:
-        self.ada, self.bob = await self.visit(), await self.visit()
+        self.ada, self.bob = await self.visit(self.server.url), await self.visit(self.server.elsewhere)
 
     async def restart(self) -> None:
         await self.server.kill()
@@ -62,6 +61,7 @@ async def demo(name: str, database: str, files: Path, **given: str) -> AsyncIter
         browser() as opened,
         AsyncExitStack() as pages,
     ):
+        assert isinstance(server, DemoServer)
         made = Demo(server, opened, pages)
         await made.open()
         yield made
@@ -179,26 +179,27 @@ DRAWN = "one => one.complete && one.naturalWidth"
 async def test_pictures(database_url: str, tmp_path: Path, name: str) -> None:
     async with demo(name, database_url, tmp_path / "files") as one:
         await enter(one.ada, "look")
-        await one.ada.get_by_label("Picture").set_input_files(
-            {"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE}
-        )
-        await one.ada.get_by_role("button", name="Send picture").click()
-        await see_picture(one.ada)
-        await see_picture(one.bob)
+        for number, page in enumerate((one.bob, one.ada), 1):
+            await page.get_by_label("Picture").set_input_files(
+                {"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE}
+            )
+            await page.get_by_role("button", name="Send picture").click()
+            await see_pictures(one.ada, number)
+            await see_pictures(one.bob, number)
         await one.restart()
         await one.bob.reload()
-        url = await see_picture(one.bob)
+        url = await see_pictures(one.bob, 2)
         answer = await one.bob.request.get(urljoin(one.server.url, url))
         assert (await answer.body(), answer.headers["content-type"]) == (PICTURE, "image/gif")
-        await expect(messages(one.bob)).to_have_text(["look", ""])
+        await expect(messages(one.bob)).to_have_text(["look", "", ""])
 
 
-async def see_picture(page: Page) -> str:
-    """Wait until the page has drawn its picture; the URL from which it came."""
-    picture = page.get_by_alt_text("A picture")
-    await expect(picture).to_have_count(1)
-    await until(lambda: picture.evaluate(DRAWN))
-    return await picture.get_attribute("src") or ""
+async def see_pictures(page: Page, count: int) -> str:
+    """Wait until the page has drawn so many pictures; the URL from which the last one came."""
+    pictures = page.get_by_alt_text("A picture")
+    await expect(pictures).to_have_count(count)
+    await until(lambda: pictures.last.evaluate(DRAWN))
+    return await pictures.last.get_attribute("src") or ""
 
 
 async def test_users(database_url: str, tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ async def test_assistant(database_url: str, tmp_path: Path) -> None:
         model.say("Because")
         for page in (one.ada, one.bob):
             await expect(page.locator("section p")).to_have_text("Because ")
-        cleo = await one.visit()
+        cleo = await one.visit(one.server.elsewhere)
         await expect(cleo.locator("section p")).to_have_text("Because ")
         await one.ada.close()
         await until(lambda: len(model.asked) == 2)
