@@ -728,3 +728,46 @@ async def test_the_doctor_tells_of_an_index_in_which_searches_fail(
         ]
         await test.indexer.tick()
         assert await told(test) == []
+
+
+async def test_a_write_that_was_rolled_back_leaves_no_words(database_url: str) -> None:
+    async def fail(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Note(channel="a", body="lost word"))
+        assert len(await ctx.db.query(Note).with_search_index(Note.by_body, "lost").collect()) == 1
+        raise DataError("Not this one.")
+
+    async def catch(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Note(channel="a", body="kept word"))
+        with suppress(DataError):
+            await ctx.run_mutation(write, fail)
+        assert len(await ctx.db.query(Note).with_search_index(Note.by_body, "word").collect()) == 1
+
+    async with opened(database_url) as test:
+        for _ in range(2):
+            with pytest.raises(DataError):
+                await test.run_mutation(write, fail)
+        await test.run_mutation(write, catch)
+        for _ in range(2):
+            assert await test.run_query(found, "lost") == []
+            assert await test.run_query(found, "word") == ["kept word"]
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        assert (await sql(test, f"select tokens from {stored(test)}"))[0][0].split(" ")[:2] == ["kept", "word"]
+
+
+async def test_a_text_of_two_megabytes_is_refused_or_indexed_up_to_its_first_megabyte(database_url: str) -> None:
+    long = " ".join(f"w{number}" for number in range(300_000))
+    assert len(long) > 2_000_000
+    async with opened(database_url) as test:
+        with pytest.raises(LimitExceeded, match="max_row_bytes"):
+            await insert(test, long)
+    async with TestApp(app, database_url, max_row_bytes=4 * 1024 * 1024) as test:
+        await insert(test, long)
+        await run_sql(database_url, f"insert into posts values ('a', 1, '{long}')")
+        for _ in range(2):
+            for word, count in (("w7", 1), ("w100000", 1), ("w299999", 0)):
+                assert len(await test.run_query(found, word)) == count
+                posts = lambda ctx, word=word: ctx.db.query(Post).with_search_index(Post.by_text, word).collect()  # noqa: E731
+                assert len(await test.run_query(read, posts)) == count
+            test.clock.advance(SECOND)
+            await test.indexer.tick()

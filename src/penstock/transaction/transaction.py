@@ -259,7 +259,7 @@ class Transaction:
         if size > self._config.max_row_bytes:
             raise errors.LimitExceeded(
                 f"Table {table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
-                fix="Keep large values outside, or in several rows.",
+                fix="Keep large values in files or in several rows, or raise the setting max_row_bytes.",
                 limit=self._config.max_row_bytes,
             )
         return size
