@@ -5,6 +5,7 @@ Owns the declaration. Leaves running to `calls`, and the decorators to `app`.
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import inspect
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, get_args
 
 from penstock.errors import ContextError, DeclarationError, LimitExceeded
 from penstock.functions.access import Access, Guard, access_of
 from penstock.functions.batch import Batch, check_batch
+from penstock.functions.component import Component
 from penstock.functions.signature import Signature, check_declaration
 from penstock.observe.places import place_of_handler
 
@@ -83,11 +85,15 @@ class Function(Generic[C, P, R, X]):
         timeout: How long a call from outside may take; None for the setting `call_timeout`.
         restartable: Whether its job runs again if its worker is lost, though it has no retry policy.
         declared: The function as it was written.
+        offered: Whether its declaration is public; the program decides of a component's functions whether they are.
+        acts_for_caller: Whether the rules of tables hold for it, unless the system calls.
+        component: The use of an app that it is of; None for the program's own.
         version: For the handler of a reactive task: its version; -1 for none.
     """
 
     kind: FunctionKind
     version = -1
+    component: Component | None = None
 
     def __init__(
         self,
@@ -104,7 +110,7 @@ class Function(Generic[C, P, R, X]):
     ) -> None:
         self.name = name_of(handler) if name is None else name
         self.handler = handler
-        self.public = public
+        self.public = self.offered = public
         self.is_async = inspect.iscoroutinefunction(handler)
         self.runtime = runtime
         if runtime not in get_args(Runtime):
@@ -128,7 +134,15 @@ class Function(Generic[C, P, R, X]):
         self._check_timeout(handler, timeout)
         self.restartable = restartable
         self.access = None if access is None else access_of(access)
+        self.acts_for_caller = public or access is not None
         self._check_access(handler)
+
+    def within(self, component: Component, name: str, rate_limit: str | None, *, public: bool) -> Self:
+        """This function in one use of its app, under a name in the program."""
+        found = copy.copy(self)
+        found.__dict__.pop("signature", None)  # whose errors name the function
+        found.name, found.rate_limit, found.component, found.public = name, rate_limit, component, public
+        return found
 
     def seconds(self, by_default: float) -> float:
         """How long a call from outside may take."""

@@ -18,6 +18,7 @@ from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
 from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
+from penstock.functions.component import Component, prefixed, resolved
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
@@ -43,15 +44,22 @@ class JobCalls:
     `answer` gives a call to its caller: to be awaited, or its result where the caller waits in a thread (`in_thread`).
     """
 
-    __slots__ = ("_scope", "answer", "engine", "in_thread", "runner", "store")
+    __slots__ = ("_scope", "answer", "component", "engine", "in_thread", "runner", "store")
 
     def __init__(
-        self, runner: Attempts, scope: Scope | None, answer: Answer | None = None, *, in_thread: bool = False
+        self,
+        runner: Attempts,
+        scope: Scope | None,
+        answer: Answer | None = None,
+        *,
+        in_thread: bool = False,
+        component: Component | None = None,
     ) -> None:
         self.runner = runner
         self.engine = runner.engine
         self.store = runner.engine.store
         self._scope = scope
+        self.component = component if scope is None else scope.component
         self.in_thread = in_thread
         self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
@@ -61,7 +69,12 @@ class JobCalls:
 
     def waiting(self, wait: Answer) -> JobCalls:
         """Wait for a caller in a thread."""
-        return JobCalls(self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True)
+        answer = lambda call: wait(self.answer(call))  # noqa: E731 - it is short
+        return JobCalls(self.runner, self._scope, answer, in_thread=True, component=self.component)
+
+    def name(self, name: str) -> str:
+        """The name in the program of a pool, rate limit, topic, cron or lock, as the caller's code says it."""
+        return prefixed(self.component, name)
 
     @property
     def is_writable(self) -> bool:
@@ -98,8 +111,9 @@ class JobCalls:
             raise ValueInvalid(f"{time} is more than five years ahead.")
         return max(time.astimezone(UTC), now)
 
-    def check_function(self, function: Any) -> None:
-        """Refuse a function that no worker of this app could find."""
+    def function(self, function: Any) -> AnyFunction:
+        """The function that the caller's code means; a function that no worker of this app could find is refused."""
+        function = resolved(self.component, function)
         if not isinstance(function, Function):
             raise ContextError(
                 f"{function!r} is not a function of an app, so no worker could find it.",
@@ -107,8 +121,13 @@ class JobCalls:
             )
         function.check_job()
         if self.engine.registry.find(function.name) is not function:
-            raise ContextError(f"{function.name} is not a function of this app.")
+            raise ContextError(
+                f"{function.name} is not a function of this app.",
+                fix="Of a component, pass the function of its use: comments[add], with comments = app.use(…).",
+            )
         practices.note_schedule(function)
+        found: AnyFunction = function
+        return found
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
         """A job that runs a function with these arguments; see `maker`."""

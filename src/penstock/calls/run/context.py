@@ -25,6 +25,7 @@ from penstock.calls.run.storage import Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
+from penstock.functions.component import prefixed, resolved
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
@@ -128,6 +129,7 @@ class QueryCtx(OfCall):
             NotSignedIn: The same, and the caller has no identity.
         """
         async with self._scope.hold():
+            function = resolved(self._calls.component, function)
             call = replace(self._call, function=function)
             await self._runner.check_access(self._scope.transaction, call, function.arguments(args, kwargs))
 
@@ -148,11 +150,16 @@ class QueryCtx(OfCall):
             **values: Its values by name.
 
         Raises:
-            ContextError: Rules would not hold, and `unruled` is not given.
+            ContextError: Rules would not hold, and `unruled` is not given; or the function is one of a component.
             DataError: It is no query, or writes.
             LimitExceeded: It gives more rows than one transaction may read.
         """
         transaction = self._scope.transaction
+        if self._scope.component is not None:
+            raise ContextError(
+                "ctx.sql: the tables of a component have other names in each program, which SQL does not know.",
+                fix="Use ctx.db.",
+            )
         if self._scope.ruled and transaction.statements.ruled and not unruled:
             raise ContextError(
                 "ctx.sql: the rules of tables do not hold in SQL.",
@@ -212,8 +219,9 @@ class MutationCtx(QueryCtx):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        policy = policy_of(self._runner.engine.rate_limits, name)
-        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
+        own = prefixed(self._calls.component, name)
+        policy = policy_of(self._runner.engine.rate_limits, own)
+        return await take_tokens(self.job_calls, own, policy, key, count, reserve=reserve)
 
     @track_calls
     async def check_fence(self, key: str, fence: int) -> None:
@@ -229,7 +237,7 @@ class MutationCtx(QueryCtx):
             LockLost: It does not have this holder any more.
             ValueInvalid: There can be no such key or number.
         """
-        await check_fence(self.job_calls, key, fence)
+        await check_fence(self.job_calls, prefixed(self._calls.component, key), fence)
 
     @track_calls
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -264,7 +272,7 @@ class ActionCtx(OfCall):
     @property
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
-        return JobCalls(self._runner, None, self._calls.track)
+        return JobCalls(self._runner, None, self._calls.track, component=self._calls.component)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -323,6 +331,7 @@ class ActionCtx(OfCall):
     @track_calls
     async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
         """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
+        function = resolved(self._calls.component, function)
         call = replace(self._call, function=function)
         await self._runner.check_access_alone(call, function.arguments(args, kwargs))
 
@@ -335,8 +344,9 @@ class ActionCtx(OfCall):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        policy = policy_of(self._runner.engine.rate_limits, name)
-        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
+        own = prefixed(self._calls.component, name)
+        policy = policy_of(self._runner.engine.rate_limits, own)
+        return await take_tokens(self.job_calls, own, policy, key, count, reserve=reserve)
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
@@ -360,7 +370,7 @@ class ActionCtx(OfCall):
             ContextError: On entering: it is held here already.
             ValueInvalid: The key or an option cannot be.
         """
-        return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
+        return LockBlock(self._runner.locks, prefixed(self._calls.component, key), wait, lease, on_lost, self._calls)
 
     @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
