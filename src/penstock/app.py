@@ -235,14 +235,19 @@ class App(Declaring):
     # ----- components
 
     def use(
-        self, app: App, *, name: str, expose: Iterable[Function[Any, Any, Any, Any]] = (), http_prefix: str | None = None
+        self,
+        app: App,
+        *,
+        name: str,
+        expose: Iterable[Function[Any, Any, Any, Any]] = (),
+        http_prefix: str | None = None,
     ) -> Component:
         """Use another app as a component: a part with tables, functions and work of its own, all under a name.
 
         The component's ctx reaches its own tables, pools, topics, rate limits and locks only. This program calls it by
-        the functions of the returned `Component`. A mutation of it that fails undoes its own writes alone, if the caller
-        catches the error. An app may be used several times, under several names: each use has rows of its own. The
-        settings, the codec and the providers are those of this program.
+        the functions of the returned `Component`. A mutation of it that fails undoes its own writes alone, if its
+        caller catches the error. An app may be used several times, under several names: each use has rows of its own.
+        The settings, the codec and the providers are those of this program.
 
         Args:
             app: The app, which has to be fully declared.
@@ -258,9 +263,7 @@ class App(Declaring):
             DeclarationError: The name cannot be or is taken; a function to expose is not a public one of the app; the
                 app has tables of other programs, or a name that is too long with the prefix.
         """
-        if http_prefix is not None and not (isinstance(http_prefix, str) and http_prefix.startswith("/")):
-            raise DeclarationError(f"http_prefix is a path, not {http_prefix!r}.", fix=f'Write http_prefix="/{name}".')
-        used = use_app(self, app, name, expose, None if http_prefix is None else http_prefix.rstrip("/"))
+        used = use_app(self, app, name, expose, http_prefix)
         self._used.append((name, app, count_declarations(app)))
         return used
 
@@ -290,7 +293,7 @@ class App(Declaring):
         for table in reacted:
             if table in foreign:
                 raise DeclarationError(
-                    f"{table.__name__} is a table of component {foreign[table]!r}, which alone reacts to it and sends it.",
+                    f"A task or an outbox is about {table.__name__}, a table of component {foreign[table]!r}.",
                     fix="Declare the task or the outbox in the component.",
                 )
         functions = (*self.registry, *self.registry.http, *self.outboxes.functions())

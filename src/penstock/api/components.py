@@ -55,8 +55,9 @@ def use_app(
     if name in program.components:
         raise DeclarationError(f"There are two components called {name!r}.", fix="Give one of them another name.")
     own = Component(name)
-    inner = {one: Component(own.prefix(path)) for path, one in app.components.items()}
-    use = Use(own, {None: own, **inner}, program.guests)
+    components: dict[Component | None, Component] = {None: own}
+    components |= {one: Component(own.prefix(path)) for path, one in app.components.items()}
+    use = Use(own, components, program.guests)
     _use_tables(use, app)
     exposed = {*expose}
     for pool in app.pools.values():
@@ -76,8 +77,9 @@ def use_app(
                 f"Component {name!r}: expose= takes public functions of its app, not {given!r}.",
                 fix="Name functions that it declares with query, mutation or action.",
             )
-    for action in app.registry.http if http_prefix is not None else ():
-        program.registry.add_http(_at(use.copy(action, public=True), http_prefix))
+    prefix = _path(http_prefix, name)
+    for action in app.registry.http if prefix is not None else ():
+        program.registry.add_http(_at(use.copy(action, public=True), f"{prefix}{action.place.path}"))
     program.crons.adopt(app.crons, use)
     program.tasks.adopt(app.tasks, use)
     program.outboxes.adopt(app.outboxes, use)
@@ -108,9 +110,16 @@ def _use_events(known: dict[str, Any], others: Mapping[str, Any], name: str) -> 
             )
 
 
-def _at(action: Any, prefix: str | None) -> HttpAction[Any, ..., Any, Any]:
-    place = action.place
-    action.place = place_of(place.method, f"{prefix}{place.path}")
+def _path(prefix: object, name: str) -> str | None:
+    if prefix is not None and not (isinstance(prefix, str) and prefix.startswith("/")):
+        raise DeclarationError(
+            f"Component {name!r}: http_prefix is a path, not {prefix!r}.", fix=f'Write http_prefix="/{name}".'
+        )
+    return None if prefix is None else prefix.rstrip("/")
+
+
+def _at(action: Any, path: str) -> HttpAction[Any, ..., Any, Any]:
+    action.place = place_of(action.place.method, path)
     found: HttpAction[Any, ..., Any, Any] = action
     return found
 

@@ -41,18 +41,16 @@ class Component:
         """The function of this use, for the program to run, schedule and enqueue.
 
         Args:
-            function: A public function of the app that was used.
+            function: A function of the app that was used.
 
         Raises:
-            ContextError: It is no function of that app, or an internal one.
+            ContextError: It is no function of that app.
         """
-        found = self.functions.get(function)
-        if found is None or not found.offered:
+        found: F | None = self.functions.get(function)
+        if found is None:
             name = getattr(function, "name", repr(function))
-            why = "is not a function of" if found is None else "is internal to"
-            raise ContextError(f"{name} {why} component {self.name}.", fix="Pass one of its public functions.")
-        own: F = found
-        return own
+            raise ContextError(f"{name} is not a function of component {self.name}.", fix="Pass one of its app's.")
+        return found
 
     def prefix(self, name: str) -> str:
         """The name in the program of a thing that the component calls so."""

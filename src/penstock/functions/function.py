@@ -85,7 +85,6 @@ class Function(Generic[C, P, R, X]):
         timeout: How long a call from outside may take; None for the setting `call_timeout`.
         restartable: Whether its job runs again if its worker is lost, though it has no retry policy.
         declared: The function as it was written.
-        offered: Whether its declaration is public; the program decides of a component's functions whether they are.
         acts_for_caller: Whether the rules of tables hold for it, unless the system calls.
         component: The use of an app that it is of; None for the program's own.
         version: For the handler of a reactive task: its version; -1 for none.
@@ -110,7 +109,7 @@ class Function(Generic[C, P, R, X]):
     ) -> None:
         self.name = name_of(handler) if name is None else name
         self.handler = handler
-        self.public = self.offered = public
+        self.public = public
         self.is_async = inspect.iscoroutinefunction(handler)
         self.runtime = runtime
         if runtime not in get_args(Runtime):
@@ -186,6 +185,11 @@ class Function(Generic[C, P, R, X]):
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
         """Run the handler as a plain helper, if the caller has access; ContextError if it needs another kind of ctx."""
+        if self.component is not None:
+            raise ContextError(
+                f"{self.name} runs with a ctx of its component, and was called with another one.",
+                fix=f"Write await ctx.run_{self.kind.value}({self.component.name}[…], …).",
+            )
         caller = getattr(type(ctx), "of_kind", self.kind)
         if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
             raise ContextError(

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.codec import Codec
 from penstock.config import Password
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, FunctionNotFound
 from penstock.functions.component import short_name
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
@@ -28,6 +28,7 @@ from penstock.schema.table import Table
 LONGEST_PATH = 512
 # The program's wrapper of its jobs: gets the name of a function, and the `Work` of each job that one call of it runs.
 AroundJobs = Callable[[str, Sequence[Any]], AbstractAsyncContextManager[Any]]
+_HANDLE = "function://"
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -102,6 +103,22 @@ class Registry:
 
     def __iter__(self) -> Iterator[AnyFunction]:
         return iter(self._functions.values())
+
+
+def make_handle(function: AnyFunction) -> str:
+    """The handle of a function of a program."""
+    return f"{_HANDLE}{function.name}"
+
+
+def read_handle(registry: Registry, handle: object) -> AnyFunction:
+    """The function of a handle; `FunctionNotFound` if there is none."""
+    name = handle.removeprefix(_HANDLE) if isinstance(handle, str) and handle.startswith(_HANDLE) else ""
+    found = registry.find(name)
+    if found is None:
+        raise FunctionNotFound(
+            f"No function has the handle {str(handle)[:200]!r}.", fix="Make handles with ctx.handle_of.", path=name
+        )
+    return found
 
 
 def matching(name: str, names: Collection[str]) -> list[str]:

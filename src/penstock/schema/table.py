@@ -394,7 +394,8 @@ def twin_of(table: type[Table], prefix: str) -> type[Table]:
     """
     rows, name = table.__row_type__ or table, prefix + table.__declared__.sql_name
     names = {"__module__": table.__module__, "__qualname__": f"{name}.{rows.__name__}", "__row_type__": rows}
-    twin: type[Table] = type(rows)(rows.__name__, (rows,), names, name=name, live=table.__declared__.live)
+    metaclass: Any = type(rows)
+    twin: type[Table] = metaclass(rows.__name__, (rows,), names, name=name, live=table.__declared__.live)
     return twin
 
 

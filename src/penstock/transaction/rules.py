@@ -127,7 +127,10 @@ async def _facts(scope: Scope, rules: Rules) -> Any:
             finally:
                 transaction.rows = rows
             tables = {read.table for read in transaction.read_set.ranges[noted:]}
-            known = transaction.facts[ask, scope.component] = (value, None if transaction.read_set.everything else tables)
+            known = transaction.facts[ask, scope.component] = (
+                value,
+                None if transaction.read_set.everything else tables,
+            )
     return known[0]
 
 

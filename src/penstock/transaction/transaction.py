@@ -94,7 +94,9 @@ class Transaction:
         self.caller = caller
         self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
         self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
-        self.ask: Callable[[Any, Component | None], Awaitable[Any]]  # reads facts; set before a function that rules hold for
+        self.ask: Callable[
+            [Any, Component | None], Awaitable[Any]
+        ]  # reads facts; set before a function that rules hold for
         self._seed = seed
         self._random: Random | None = None
         self._savepoints = 0

@@ -174,7 +174,7 @@ class Crons:
 
     def adopt(self, crons: Crons, use: Use) -> None:
         """Declare the crons of a component."""
-        for declared in crons._declared.values():  # noqa: SLF001 - of another such object
+        for declared in crons._declared.values():
             name, pool = use.own.prefix(declared.cron.name), declared.pool
             function, own = use.functions[declared.function], None if pool is None else use.pool(pool)
             self._declared[name] = replace(

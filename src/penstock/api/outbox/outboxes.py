@@ -11,8 +11,8 @@ import builtins
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, TypedDict, TypeVar, Unpack
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -85,7 +85,7 @@ class Workpool:
         options, after = self._options, self._options.get("on_complete")
         if after is not None:
             options = options.copy()
-            options["on_complete"] = resolve(after)
+            options["on_complete"] = cast("Any", resolve(after))
         return Workpool(definition, guests, options)
 
     def with_options(self, **options: Unpack[WorkOptions]) -> Workpool:
@@ -166,7 +166,9 @@ class Workpool:
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
         calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
-        return calls.answer(calls.sending(calls.name(self.name), function, self._enqueue(calls, function, args, kwargs)))
+        return calls.answer(
+            calls.sending(calls.name(self.name), function, self._enqueue(calls, function, args, kwargs))
+        )
 
     @overload
     def enqueue_batch(
@@ -428,7 +430,8 @@ class Workpool:
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
         asked, after, run_at = self._options, self._options.get("on_complete"), calls.now()
-        function, after = calls.function(function), None if after is None else calls.function(after)
+        function = calls.function(function)
+        done = None if after is None else calls.function(after).name
         options = self._asked.get(function) or self._ask(calls, function)
         if asked.get("context") is None:  # a context may have changed by the next call
             self._asked[function] = options
@@ -443,7 +446,7 @@ class Workpool:
             pool=calls.name(self.name),
             priority=asked.get("priority", 0),
             options=options,
-            on_complete=None if after is None else after.name,
+            on_complete=done,
             ageing=self.definition.ageing,
             gated=self.definition.rate_limit is not None,
         )

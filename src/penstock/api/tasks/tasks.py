@@ -418,9 +418,7 @@ class ReactiveTasks:
                 fix="Declare app.workpool(…, key_parallelism=1), and pass it as pool=.",
             )
 
-    def _add(
-        self, task: ReactiveTask, handler: Any, options: TaskOptions, component: Component | None = None
-    ) -> Any:
+    def _add(self, task: ReactiveTask, handler: Any, options: TaskOptions, component: Component | None = None) -> Any:
         word, name = task_ctx_of(handler, task.definition.row_type), name_of(handler)
         size = options.get("batch")
         if (size is not None) is not word.endswith("BatchCtx"):

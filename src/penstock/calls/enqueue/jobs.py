@@ -112,20 +112,25 @@ class JobCalls:
         return max(time.astimezone(UTC), now)
 
     def function(self, function: Any) -> AnyFunction:
-        """The function that the caller's code means; a function that no worker of this app could find is refused."""
+        """The function that the caller's code means, for a job; `ContextError` if no worker could find it."""
+        found = self.find_function(function)
+        found.check_job()
+        practices.note_schedule(found)
+        return found
+
+    def find_function(self, function: Any) -> AnyFunction:
+        """The function that the caller's code means; `ContextError` if it is none of this app."""
         function = resolved(self.component, function)
         if not isinstance(function, Function):
             raise ContextError(
                 f"{function!r} is not a function of an app, so no worker could find it.",
                 fix="Decorate it with @app.internal_mutation or @app.internal_action.",
             )
-        function.check_job()
         if self.engine.registry.find(function.name) is not function:
             raise ContextError(
                 f"{function.name} is not a function of this app.",
                 fix="Of a component, pass the function of its use: comments[add], with comments = app.use(…).",
             )
-        practices.note_schedule(function)
         found: AnyFunction = function
         return found
 

@@ -27,6 +27,7 @@ from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
 from penstock.functions.component import prefixed, resolved
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.functions.registry import make_handle, read_handle
 from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
@@ -85,6 +86,25 @@ class QueryCtx(OfCall):
     def jobs(self) -> JobReader:
         """The statuses of jobs; in a mutation also those of the jobs that it enqueues."""
         return JobReader(self.job_calls, self._scope.transaction)
+
+    def handle_of(self, function: AnyFunction, /) -> str:
+        """A handle of a function, to give to a component or to store: text that is the same in each process.
+
+        Args:
+            function: A function of this program, or of the component whose function this is.
+
+        Raises:
+            ContextError: It is not a function of this program.
+        """
+        return make_handle(self.job_calls.find_function(function))
+
+    def function(self, handle: str, /) -> Any:
+        """The function of a handle, to run, schedule or enqueue. Take handles from the program, never from clients.
+
+        Raises:
+            FunctionNotFound: The program has no such function any more.
+        """
+        return read_handle(self._runner.engine.registry, handle)
 
     def now(self, *, every: timedelta | None = None) -> datetime:
         """The time of this execution, aware, in UTC: the same throughout, and in a retry.
@@ -316,6 +336,14 @@ class ActionCtx(OfCall):
         if self._call.job is None:
             raise no_work()
         return ActionWork(self._call.job, self._runner, self._calls)
+
+    def handle_of(self, function: AnyFunction, /) -> str:
+        """A handle of a function, to give to a component or to store; see `QueryCtx.handle_of`."""
+        return make_handle(self.job_calls.find_function(function))
+
+    def function(self, handle: str, /) -> Any:
+        """The function of a handle; see `QueryCtx.function`."""
+        return read_handle(self._runner.engine.registry, handle)
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""

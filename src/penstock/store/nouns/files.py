@@ -42,6 +42,7 @@ class FileRow:
     digest: str
     content_type: str | None
     creator: str | None
+    component: str = ""  # whose it is; empty for the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,10 @@ class Files(Noun, queries=("files",)):
         """A file by the secret part of its permanent URL."""
         return self._one(FileRow, await self._ask(session, "find_url", storage_id=storage_id))
 
-    async def list(self, session: OpenTransaction, below: str, limit: int) -> builtins.list[FileRow]:
-        """Files whose ids are below one, newest first."""
-        return self._read(FileRow, await self._fetch(session, "page", below=below, limit=limit))
+    async def list(self, session: OpenTransaction, component: str, below: str, limit: int) -> builtins.list[FileRow]:
+        """Files of a component, or of the program, whose ids are below one, newest first."""
+        found = await self._fetch(session, "page", component=component, below=below, limit=limit)
+        return self._read(FileRow, found)
 
     async def find_existing(self, session: OpenTransaction, ids: Iterable[str]) -> set[str]:
         """The files, of some, that are there."""

@@ -1,5 +1,5 @@
 -- {file}: the columns of a file.
-select id, created_at, key, storage_id, size, digest, content_type, creator from penstock.stored_file f
+select id, created_at, key, storage_id, size, digest, content_type, creator, component from penstock.stored_file f
 
 -- {there}: whether a file is not deleted.
 not exists (select from penstock.file_removal r where r.file = f.id)
@@ -8,8 +8,8 @@ not exists (select from penstock.file_removal r where r.file = f.id)
 select name, secret from penstock.file_space;
 
 -- add: add a file.
-insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator)
-values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator)
+insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator, component)
+values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator, :component)
 returning id;
 
 -- find: a file.
@@ -18,8 +18,8 @@ returning id;
 -- find_url: a file by the secret part of its URL.
 {file} where storage_id = :storage_id and {there};
 
--- page: files, newest first, below an id.
-{file} where id < :below and {there} order by id desc limit :limit;
+-- page: files of a component, newest first, below an id.
+{file} where component = :component and id < :below and {there} order by id desc limit :limit;
 
 -- existing: which of some files are there.
 select id from penstock.stored_file f where id = any(:ids::text[]) and {there};
