@@ -3,6 +3,7 @@
 import asyncio
 
 import comments
+
 from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Table, public, signed_in
 from penstock.testing import TestApp
 

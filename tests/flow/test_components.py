@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import billing_component as billing
 import comments
 import kitchen
 import pytest
+from flow import billing_component as billing
 
 from penstock import (
     ActionCtx,
@@ -97,7 +97,7 @@ async def test_two_uses_have_rows_of_their_own_and_rows_of_one_class(database_ur
 
 
 async def test_all_work_of_a_use_stays_in_it(database_url: str) -> None:
-    async with TestApp(app, database_url, start=datetime(2030, 1, 1, 8, tzinfo=UTC)) as test:
+    async with TestApp(app, database_url) as test:
         await test.run_mutation(shop[billing.enqueue])
         await test.run_until_idle()
         await test.run_until(datetime(2030, 1, 1, 9, 1, tzinfo=UTC))
@@ -108,14 +108,18 @@ async def test_all_work_of_a_use_stays_in_it(database_url: str) -> None:
         pools = {one.name: one for one in await test.pools()}
         assert {"shop/bank", "club/bank"} <= pools.keys()
         jobs = {one.function for one in await test.jobs()}
-        assert {"shop/billing_component:note", "shop/billing_component:ended", "club/billing_component:daily"} <= jobs
+        assert {
+            "shop/flow.billing_component:note",
+            "shop/flow.billing_component:dunning",
+            "club/flow.billing_component:daily",
+        } <= jobs
 
 
 async def test_limits_and_locks_of_two_uses_are_apart(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         assert await test.run_mutation(shop[billing.attempt]) == [True, False]
         assert await test.run_mutation(club[billing.attempt]) == [True, False]
-        inner, same = (f"function://{name}/billing_component:hold" for name in ("club", "shop"))
+        inner, same = (f"function://{name}/flow.billing_component:hold" for name in ("club", "shop"))
         await test.run_action(shop[billing.hold], inner)
         with pytest.raises(ContextError, match="shop/bank"):  # it is held here already
             await test.run_action(shop[billing.hold], same)
@@ -184,7 +188,7 @@ async def test_rules_and_facts_of_a_component_hold_for_the_caller(database_url: 
 
 
 async def test_clients_reach_what_is_exposed(database_url: str) -> None:
-    async with TestApp(app, database_url) as test, test.http() as client:
+    async with TestApp(app, database_url) as test, test.http as client:
 
         async def call(kind: str, path: str, **args: Any) -> dict[str, Any]:
             sent = {"path": path, "args": args, "format": "json"}
@@ -192,13 +196,14 @@ async def test_clients_reach_what_is_exposed(database_url: str) -> None:
             return found
 
         assert (await call("mutation", "shop/billing:charge", customer="Ada", cents=1))["status"] == "error"  # rules
-        assert "not signed in" in str(await call("query", "shop/billing_component:mine")).lower()
-        for hidden in ("club/billing:charge", "shop/billing_component:lines", "billing:charge", "shop/billing:x"):
+        assert "sign in" in str(await call("query", "shop/flow.billing_component:mine")).lower()
+        for hidden in ("club/billing:charge", "shop/flow.billing_component:lines", "billing:charge", "shop/billing:x"):
             assert "Could not find public function" in str(await call("query", hidden)), hidden
         assert (await client.get("/shop/total/7")).text == "0 of 7"
         assert (await client.get("/total/7")).status_code == 404
-        public_ones = [one.path for one in describe(one for one in app.registry if one.public).functions]
-        assert sorted(public_ones) == ["shop/billing:charge", "shop/billing_component:mine"]
+        found = describe(one for one in app.registry if one.public).functions
+        public_ones = [f"{one.module}:{one.name}" for one in found]
+        assert sorted(public_ones) == ["shop/billing:charge", "shop/flow.billing_component:mine"]
 
 
 # ----- handles
@@ -209,7 +214,7 @@ async def test_handles_are_the_same_from_queries_and_actions(database_url: str, 
     async with TestApp(app, database_url) as test:
         run = test.run_query if of is billing.handles else test.run_action
         names = ("sum_of", "multiply", "divide")
-        assert await run(shop[of]) == [f"function://shop/billing_component:{name}" for name in names]  # type: ignore[arg-type]  # of one kind
+        assert await run(shop[of]) == [f"function://shop/flow.billing_component:{name}" for name in names]
 
 
 @app.internal_query
@@ -266,7 +271,7 @@ async def test_a_component_calls_back_what_the_program_hands_over(database_url: 
     async with TestApp(app, database_url) as test:
         assert await test.run_mutation(hand_over) == "FROM BILLING"
         assert (await test.run_query(orders), await lines_of(test, shop)) == (["from billing"], ["called back"])
-        for wrong in ("function://shop/billing_component:gone", "shop/billing_component:note", ""):
+        for wrong in ("function://shop/flow.billing_component:gone", "shop/flow.billing_component:note", ""):
             with pytest.raises(FunctionNotFound, match="handle_of"):
                 await test.run_mutation(shop[billing.call_back], wrong)
 
@@ -275,7 +280,7 @@ async def test_a_component_calls_back_what_the_program_hands_over(database_url: 
 
 
 async def test_files_of_a_component_are_its_own(database_url: str) -> None:
-    async with TestApp(app, database_url) as test, test.http() as client:
+    async with TestApp(app, database_url) as test, test.http as client:
         kept = await test.run_action(shop[billing.keep], "hello")
         url = await test.run_mutation(shop[billing.upload_url])
         sent = (await client.post(url[url.index("/api") :], content=b"more")).json()["storageId"]

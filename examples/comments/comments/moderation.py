@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Literal
 
-from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table, TaskCtx, public, signed_in
+from penstock import App, Id, Index, MutationCtx, QueryCtx, Retry, Table, TaskCtx, public, signed_in
 
 app = App()
 reviews = app.workpool("reviews", max_parallelism=4)

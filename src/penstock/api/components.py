@@ -28,7 +28,7 @@ TABLES = "__"  # between the name of a component and the names of its tables
 
 
 class Declarations(Protocol):
-    """What an app declares."""
+    """The declarations of an app."""
 
     registry: Registry
     events: dict[str, Any]

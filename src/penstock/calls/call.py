@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
 from penstock.dataclass import dataclass
 from penstock.errors import InputError
-from penstock.functions.component import resolved
+from penstock.functions.component import own_function
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
@@ -79,7 +79,7 @@ class Call:
 
     def inner(self, function: AnyFunction, given: Given) -> PythonCall:
         """The call that this one makes of another function."""
-        own = resolved(self.function.component, function)
+        own = own_function(self.function.component, function)
         return PythonCall(own, given, self.caller, self.depth + 1, self.job)
 
     async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - for calls that look before they run

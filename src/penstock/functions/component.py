@@ -68,12 +68,12 @@ class Component:
         return found
 
 
-def prefixed(component: Component | None, name: str) -> str:
+def own_name(component: Component | None, name: str) -> str:
     """The name in the program of a thing, as the code of a component says it; the program's own as they are."""
     return name if component is None else component.prefix(name)
 
 
-def resolved(component: Component | None, function: Any) -> Any:
+def own_function(component: Component | None, function: Any) -> Any:
     """The function that the code of a component means; any other one as it is."""
     return function if component is None else component.functions.get(function, function)
 

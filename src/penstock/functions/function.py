@@ -85,7 +85,6 @@ class Function(Generic[C, P, R, X]):
         timeout: How long a call from outside may take; None for the setting `call_timeout`.
         restartable: Whether its job runs again if its worker is lost, though it has no retry policy.
         declared: The function as it was written.
-        acts_for_caller: Whether the rules of tables hold for it, unless the system calls.
         component: The use of an app that it is of; None for the program's own.
         version: For the handler of a reactive task: its version; -1 for none.
     """
@@ -133,15 +132,20 @@ class Function(Generic[C, P, R, X]):
         self._check_timeout(handler, timeout)
         self.restartable = restartable
         self.access = None if access is None else access_of(access)
-        self.acts_for_caller = public or access is not None
         self._check_access(handler)
 
     def within(self, component: Component, name: str, rate_limit: str | None, *, public: bool) -> Self:
         """This function in one use of its app, under a name in the program."""
         found = copy.copy(self)
         found.__dict__.pop("signature", None)  # whose errors name the function
+        found.acts_for_caller = self.acts_for_caller
         found.name, found.rate_limit, found.component, found.public = name, rate_limit, component, public
         return found
+
+    @functools.cached_property
+    def acts_for_caller(self) -> bool:
+        """Whether the rules of tables hold for it, unless the system calls: also if the program does not expose it."""
+        return self.public or self.access is not None
 
     def seconds(self, by_default: float) -> float:
         """How long a call from outside may take."""

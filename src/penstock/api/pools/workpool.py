@@ -24,7 +24,7 @@ from penstock.calls.run.jobrun import NONE_HOLDS_AFTER
 from penstock.clock import SystemClock
 from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
-from penstock.functions.component import resolved
+from penstock.functions.component import own_function
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
@@ -404,7 +404,7 @@ class Workpool:
     # ----- steps
 
     def _filter(self, calls: JobCalls, function: AnyFunction | None, where: Where) -> JobFilter:
-        return filter_of(calls.name(self.name), resolved(calls.component, function), where)
+        return filter_of(calls.name(self.name), own_function(calls.component, function), where)
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)

@@ -18,7 +18,7 @@ from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
 from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
-from penstock.functions.component import Component, prefixed, resolved
+from penstock.functions.component import Component, own_function, own_name
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
@@ -74,7 +74,7 @@ class JobCalls:
 
     def name(self, name: str) -> str:
         """The name in the program of a pool, rate limit, topic, cron or lock, as the caller's code says it."""
-        return prefixed(self.component, name)
+        return own_name(self.component, name)
 
     @property
     def is_writable(self) -> bool:
@@ -120,7 +120,7 @@ class JobCalls:
 
     def find_function(self, function: Any) -> AnyFunction:
         """The function that the caller's code means; `ContextError` if it is none of this app."""
-        function = resolved(self.component, function)
+        function = own_function(self.component, function)
         if not isinstance(function, Function):
             raise ContextError(
                 f"{function!r} is not a function of an app, so no worker could find it.",

@@ -25,7 +25,7 @@ from penstock.calls.run.storage import Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
-from penstock.functions.component import prefixed, resolved
+from penstock.functions.component import own_function, own_name
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
 from penstock.functions.registry import make_handle, read_handle
 from penstock.identity.caller import RequestInfo
@@ -149,7 +149,7 @@ class QueryCtx(OfCall):
             NotSignedIn: The same, and the caller has no identity.
         """
         async with self._scope.hold():
-            function = resolved(self._calls.component, function)
+            function = own_function(self._calls.component, function)
             call = replace(self._call, function=function)
             await self._runner.check_access(self._scope.transaction, call, function.arguments(args, kwargs))
 
@@ -239,7 +239,7 @@ class MutationCtx(QueryCtx):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        own = prefixed(self._calls.component, name)
+        own = own_name(self._calls.component, name)
         policy = policy_of(self._runner.engine.rate_limits, own)
         return await take_tokens(self.job_calls, own, policy, key, count, reserve=reserve)
 
@@ -257,7 +257,7 @@ class MutationCtx(QueryCtx):
             LockLost: It does not have this holder any more.
             ValueInvalid: There can be no such key or number.
         """
-        await check_fence(self.job_calls, prefixed(self._calls.component, key), fence)
+        await check_fence(self.job_calls, own_name(self._calls.component, key), fence)
 
     @track_calls
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -359,7 +359,7 @@ class ActionCtx(OfCall):
     @track_calls
     async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
         """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
-        function = resolved(self._calls.component, function)
+        function = own_function(self._calls.component, function)
         call = replace(self._call, function=function)
         await self._runner.check_access_alone(call, function.arguments(args, kwargs))
 
@@ -372,7 +372,7 @@ class ActionCtx(OfCall):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        own = prefixed(self._calls.component, name)
+        own = own_name(self._calls.component, name)
         policy = policy_of(self._runner.engine.rate_limits, own)
         return await take_tokens(self.job_calls, own, policy, key, count, reserve=reserve)
 
@@ -398,7 +398,7 @@ class ActionCtx(OfCall):
             ContextError: On entering: it is held here already.
             ValueInvalid: The key or an option cannot be.
         """
-        return LockBlock(self._runner.locks, prefixed(self._calls.component, key), wait, lease, on_lost, self._calls)
+        return LockBlock(self._runner.locks, own_name(self._calls.component, key), wait, lease, on_lost, self._calls)
 
     @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
