@@ -23,7 +23,7 @@ from pydantic_core import from_json, to_json
 
 from penstock.app import Backend
 from penstock.cli.confirm import confirm
-from penstock.cli.data import Documents, count_rows, find_table, parse_line, read_creation_time, statements_of
+from penstock.cli.data import Documents, count_rows, find_table, names_of, parse_line, read_creation_time, statements_of
 from penstock.cli.lines import LineRefused, Lines, Piece, Read, load_piece, show_progress
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options
@@ -266,8 +266,9 @@ class _Import:
     def _near(self, name: str) -> TableStatements | None:
         """The table of a name; one of Convex may be the plural in camel case."""
         for definition in self._backend.app.definitions():
-            same = name in {definition.name, definition.table.__name__}
-            if same or (self._source.of_convex and _simplify(definition.name) & _simplify(name)):
+            if name in names_of(definition) or (
+                self._source.of_convex and _simplify(definition.name) & _simplify(name)
+            ):
                 return statements_of(self._backend, definition)
         return None
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 
 from penstock.dataclass import dataclass
+from penstock.functions.component import Component
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES
@@ -72,18 +73,42 @@ def describe(
     http: Iterable[HttpAction[Any, ..., Any, Any]] = (),
 ) -> Description:
     """Describe functions, the rows that they take or return, the rows of these tables, and HTTP actions."""
-    chosen = sorted(functions, key=lambda function: function.name)
+    known, chosen = list(tables), sorted(functions, key=lambda function: function.name)
+    names: dict[Component | None, Mapping[type, str]] = {
+        one: {table: twin.__declared__.sql_name for table, twin in one.tables.items()}
+        for one in {function.component for function in chosen}
+        if one is not None
+    }
+    names[None] = {one.row_type: one.name for one in known if one.row_type is not one.table}
+    functions_of = {part: [one for one in chosen if one.component is part] for part in names}
+    own = [one for one in known if one.row_type is one.table]
+    parts = [_describe_part(part, functions_of[part], () if part else own, names[part]) for part in names]
+    described = sorted((one for found, _ in parts for one in found), key=lambda one: f"{one.module}:{one.name}")
+    types = {name: schema for _, found in parts for name, schema in found.items()}
+    return Description(tuple(described), types, tuple(http))
+
+
+def _describe_part(
+    component: Component | None,
+    chosen: Sequence[AnyFunction],
+    tables: Iterable[TableDefinition],
+    names: Mapping[type, str],
+) -> tuple[list[FunctionDescription], dict[str, Schema]]:
+    """Describe the functions of the program, or of one component, and their types; `names` are those of its tables."""
+    prefix = "" if component is None else f"{component.name.replace('/', '.')}."
     inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
     for function in chosen:
         inputs.append((function.name, "validation", TypeAdapter(function.signature.arguments)))
         inputs.append((function.name, "serialization", TypeAdapter(function.signature.returns)))
     inputs += [(table.name, "serialization", TypeAdapter(table.table)) for table in tables]
-    schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_Schemas, ref_template=TYPES + "{model}")
-    types = {name: _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
+    generator = type("_Schemas", (_Schemas,), {"names": names})
+    schemas, shared = TypeAdapter.json_schemas(
+        inputs, schema_generator=generator, ref_template=f"{TYPES}{prefix}{{model}}"
+    )
+    types = {f"{prefix}{name}": _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
     taken = {function.name: schemas[function.name, "validation"]["$ref"].removeprefix(TYPES) for function in chosen}
     described = [_describe(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
-    own = {name: schema for name, schema in types.items() if name not in taken.values()}
-    return Description(tuple(described), own, tuple(http))
+    return described, {name: schema for name, schema in types.items() if name not in taken.values()}
 
 
 def _describe(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
@@ -112,6 +137,7 @@ def _as_on_the_wire(schema: Schema) -> Schema:
 
 
 class _Schemas(GenerateJsonSchema):
+    names: ClassVar[Mapping[type, str]] = {}  # of the tables of components, by the classes of their rows
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
@@ -119,13 +145,21 @@ class _Schemas(GenerateJsonSchema):
         target = schema.get("metadata", {}).get(ID_OF)
         if (declared := getattr(target, "__declared__", None)) is None:
             return found
-        return {**found, "type": "array" if is_several(target) else "string", "x-id": declared.sql_name}
+        return {
+            **found,
+            "type": "array" if is_several(target) else "string",
+            "x-id": self.names.get(target, declared.sql_name),
+        }
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found, cls = super().model_schema(schema), schema["cls"]
         if issubclass(cls, Table) and self.mode == "serialization":
             declared = cls.__declared__
-            found |= {"x-table": declared.sql_name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+            found |= {
+                "x-table": self.names.get(cls, declared.sql_name),
+                "x-managed": declared.managed,
+                "x-key-columns": len(declared.key),
+            }
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"
             found.pop("description", None)  # it has Python's names
