@@ -76,7 +76,7 @@ def describe(
     known, chosen = list(tables), sorted(functions, key=lambda function: function.name)
     names: dict[Component | None, Mapping[type, str]] = {
         one: {table: twin.__declared__.sql_name for table, twin in one.tables.items()}
-        for one in {function.component for function in chosen}
+        for one in dict.fromkeys(function.component for function in chosen)
         if one is not None
     }
     names[None] = {one.row_type: one.name for one in known if one.row_type is not one.table}
@@ -145,21 +145,14 @@ class _Schemas(GenerateJsonSchema):
         target = schema.get("metadata", {}).get(ID_OF)
         if (declared := getattr(target, "__declared__", None)) is None:
             return found
-        return {
-            **found,
-            "type": "array" if is_several(target) else "string",
-            "x-id": self.names.get(target, declared.sql_name),
-        }
+        name = self.names.get(target, declared.sql_name)
+        return {**found, "type": "array" if is_several(target) else "string", "x-id": name}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found, cls = super().model_schema(schema), schema["cls"]
         if issubclass(cls, Table) and self.mode == "serialization":
-            declared = cls.__declared__
-            found |= {
-                "x-table": self.names.get(cls, declared.sql_name),
-                "x-managed": declared.managed,
-                "x-key-columns": len(declared.key),
-            }
+            declared, name = cls.__declared__, self.names.get(cls, cls.__declared__.sql_name)
+            found |= {"x-table": name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"
             found.pop("description", None)  # it has Python's names

@@ -63,11 +63,9 @@ def _module(module: str, functions: list[FunctionDescription], writer: TypeWrite
 
 
 def _model(description: Description, writer: TypeWriter) -> str:
-    rows = [schema for schema in description.types.values() if "x-table" in schema]
+    rows = {schema["x-table"]: schema for schema in description.types.values() if "x-table" in schema}
     lines = ["", "export interface Rows {"]
-    lines += [
-        f"  {json.dumps(name)}: {writer.structure(row)};" for name, row in {one["x-table"]: one for one in rows}.items()
-    ]
+    lines += [f"  {json.dumps(name)}: {writer.structure(row)};" for name, row in rows.items()]
     lines.append("}")
     for name, written in writer.names.items():
         schema = description.types[name]

@@ -95,10 +95,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     of = view.word("of")
     if of is None:
         return {"of": "", "steps": [], "rows": [], "jobs": 0, "full": False, "last": await _last(view)}
-    names: dict[str, list[str]] = {}
-    for one in view.backend.app.definitions():
-        if one.managed:
-            names.setdefault(one.id_prefix, []).append(one.name)
+    names = _tables(view)
     found = _Found(view, names, words={of})
     if is_id(JOB_PREFIX, of):
         job = await view.backend.job(JobId(of))
@@ -129,6 +126,15 @@ async def _load(view: View) -> Mapping[str, Any]:
         "jobs": len(found.jobs),
         "full": len(found.jobs) >= _MOST_JOBS,
     }
+
+
+def _tables(view: View) -> dict[str, list[str]]:
+    """The names of managed tables by the prefix of their ids."""
+    found: dict[str, list[str]] = {}
+    for one in view.backend.app.definitions():
+        if one.managed:
+            found.setdefault(one.id_prefix, []).append(one.name)
+    return found
 
 
 async def _follow(found: _Found, job: JobStatus) -> None:
