@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.api.backend import CallerBackend
-from penstock.api.components import count_declarations, foreign_tables, use_app
+from penstock.api.components import component_of, count_declarations, foreign_tables, use_app
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring, check_says_access
 from penstock.api.guests import Guests
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
+_COMPONENT = "component"  # the noun of its uses among the declarations of programs
 _UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
@@ -326,9 +327,18 @@ class App(Declaring):
             *(("function", name, kind) for name, kind in self.registry.kinds().items()),
             *(("live", *identity_of(live_interest(one))) for one in self.definitions() if one.live),
             *(("search", one.name, one.digest) for one in searches_of(self.definitions())),
+            *((_COMPONENT, name, "") for name in self.components),
             *((FILE_FIELD, one.name, one.form) for one in file_fields(self.definitions())),
         ]
         return [Declaration(*one, self.name) for one in found]
+
+    def is_left(self, table: str, programs: Iterable[Declaration]) -> bool:
+        """Whether a stored table is of a component that neither this program nor another one uses any more."""
+        used = {
+            *self.components,
+            *(one.name for one in programs if one.noun == _COMPONENT and one.program != self.name),
+        }
+        return (component := component_of(table)) is not None and component not in used
 
     # ----- running
 

@@ -17,7 +17,7 @@ from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks.tasks import ReactiveTasks
 from penstock.api.use import Use
 from penstock.errors import DeclarationError
-from penstock.functions.component import Component, check_component_name
+from penstock.functions.component import SEPARATOR, Component, check_component_name, is_component_name
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction, place_of
 from penstock.functions.registry import Registry
@@ -129,6 +129,12 @@ def foreign_tables(components: Iterable[Component], own: Iterable[type[Table]]) 
     pairs = ((one.name, table) for one in components for table, twin in one.tables.items() if table is not twin)
     mine = {*own}
     return {table: name for name, table in pairs if table not in mine}
+
+
+def component_of(table: str) -> str | None:
+    """The component of a stored table, by its name; None if it is of none."""
+    *path, name = table.split(TABLES)
+    return SEPARATOR.join(path) if path and name and all(map(is_component_name, path)) else None
 
 
 def count_declarations(app: Declarations) -> tuple[int, ...]:

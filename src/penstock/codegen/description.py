@@ -71,18 +71,21 @@ def describe(
     functions: Iterable[AnyFunction],
     tables: Iterable[TableDefinition] = (),
     http: Iterable[HttpAction[Any, ..., Any, Any]] = (),
+    foreign: Mapping[type, str] | None = None,
 ) -> Description:
-    """Describe functions, the rows that they take or return, the rows of these tables, and HTTP actions."""
-    known, chosen = list(tables), sorted(functions, key=lambda function: function.name)
+    """Describe functions, the rows that they take or return, the rows of these tables, and HTTP actions.
+
+    `foreign` has the names of tables of components, by the classes of rows that functions of the program return.
+    """
+    chosen = sorted(functions, key=lambda function: function.name)
     names: dict[Component | None, Mapping[type, str]] = {
         one: {table: twin.__declared__.sql_name for table, twin in one.tables.items()}
         for one in dict.fromkeys(function.component for function in chosen)
         if one is not None
     }
-    names[None] = {one.row_type: one.name for one in known if one.row_type is not one.table}
+    names[None] = foreign or {}
     functions_of = {part: [one for one in chosen if one.component is part] for part in names}
-    own = [one for one in known if one.row_type is one.table]
-    parts = [_describe_part(part, functions_of[part], () if part else own, names[part]) for part in names]
+    parts = [_describe_part(part, functions_of[part], () if part else tables, names[part]) for part in names]
     described = sorted((one for found, _ in parts for one in found), key=lambda one: f"{one.module}:{one.name}")
     types = {name: schema for _, found in parts for name, schema in found.items()}
     return Description(tuple(described), types, tuple(http))

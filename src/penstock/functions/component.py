@@ -80,7 +80,7 @@ def own_function(component: Component | None, function: Any) -> Any:
 
 def check_component_name(name: object) -> str:
     """Refuse a name that no component can have."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MOST_NAME:
+    if not isinstance(name, str) or not is_component_name(name):
         raise DeclarationError(
             f"A component cannot be called {name!r}.",
             fix=f"Use lower-case letters, digits and single underscores, at most {_MOST_NAME}, a letter first: its "
@@ -89,6 +89,11 @@ def check_component_name(name: object) -> str:
     if name.startswith(("penstock", "pg_", "sqlite_")):
         raise DeclarationError(f"The component name {name!r} is reserved.", fix="Choose another name.")
     return name
+
+
+def is_component_name(name: str) -> bool:
+    """Whether a text has the form of a component's name."""
+    return len(name) <= _MOST_NAME and _NAME.fullmatch(name) is not None
 
 
 def short_name(name: object) -> Any:
