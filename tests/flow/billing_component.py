@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from penstock import (
     TokenBucket,
     WorkflowCtx,
     WorkResult,
+    owner_of,
     public,
     signed_in,
     sync,
@@ -111,6 +113,34 @@ async def set_paid(ctx: MutationCtx, row: Id[Charge]) -> Charge:
     assert found is not None
     await ctx.db.replace(Charge, row, Charge(customer=found.customer, cents=2 * found.cents, text=found.text))
     return await ctx.db.patch(Charge, row, paid=True)
+
+
+@app.mutation(access=owner_of(Charge, "row", claim="subject"))
+async def rename(ctx: MutationCtx, row: Id[Charge], customer: str) -> str:
+    """Rename a charge, by a helper that looks at the owner too."""
+    return await shorten(ctx, row, customer)
+
+
+@app.internal_mutation(access=owner_of(Charge, "row", claim="subject"))
+async def shorten(ctx: MutationCtx, row: Id[Charge], customer: str) -> str:
+    await ctx.db.insert(Line(text=customer[:3], charge=row))
+    return customer[:3]
+
+
+@dataclass
+class Noted:
+    text: str
+
+
+@app.internal_mutation(batch=10, of=Noted)
+async def note_all(ctx: MutationCtx, items: list[Noted]) -> list[None]:
+    await ctx.db.insert_many(Line(text=f"{one.text} of {len(items)}") for one in items)
+    return [None for _ in items]
+
+
+@app.action(runtime="process", access=public)
+def compute(ctx: sync.ActionCtx, number: int) -> int:
+    return number * number
 
 
 # ----- work

@@ -12,12 +12,14 @@ import pytest
 from flow import billing_component as billing
 
 from penstock import (
+    AccessDenied,
     ActionCtx,
     App,
     ApplicationError,
     ContextError,
     DeclarationError,
     FunctionNotFound,
+    Id,
     MutationCtx,
     MutationTaskCtx,
     QueryCtx,
@@ -125,6 +127,36 @@ async def test_limits_and_locks_of_two_uses_are_apart(database_url: str) -> None
             await test.run_action(shop[billing.hold], same)
 
 
+@app.internal_mutation
+async def pay(ctx: MutationCtx, row: Id[billing.Charge]) -> None:
+    """Take an id of a component's row, which the program itself does not look for."""
+    await ctx.run_mutation(shop[billing.set_paid], row)
+
+
+async def test_jobs_that_share_a_transaction_read_the_rows_of_their_use(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        for use in (shop, club):
+            rows = [await test.run_mutation(use[billing.charge], name, 1) for name in ("Ada", "Bob", "Cyd")]
+            for row in rows:
+                await test.scheduler.run_after(timedelta(0), use[billing.set_paid], row)
+                await test.scheduler.run_after(timedelta(0), use[billing.note_all], row)
+            if use is shop:
+                for row in rows:
+                    await test.scheduler.run_after(timedelta(0), pay, row)
+            await test.run_until_idle()
+            assert [one for one in await lines_of(test, use) if one.startswith("thanks")] == [
+                "thanks Ada",
+                "thanks Bob",
+                "thanks Cyd",
+            ]
+            assert len([one for one in await lines_of(test, use) if one.endswith("of 3")]) == 3
+
+
+async def test_an_action_of_a_component_runs_in_a_process(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        assert await test.run_action(shop[billing.compute], 7) == 49
+
+
 # ----- one transaction
 
 
@@ -185,6 +217,16 @@ async def test_rules_and_facts_of_a_component_hold_for_the_caller(database_url: 
         await test.run_mutation(club[billing.note], "the fee")  # its facts are not those of the shop
         assert [one.customer for one in await ada.run_query(shop[billing.mine])] == ["Ada"]
         assert await ada.run_query(club[billing.mine]) == []
+
+
+async def test_guards_and_helpers_look_at_the_tables_of_their_use(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        ada, eve = (test.with_identity(issuer="test", subject=name) for name in ("ada", "eve"))
+        row = await test.run_mutation(shop[billing.charge], "Ada", 1, owner="ada")
+        assert await ada.run_mutation(shop[billing.rename], row, "Adalbert") == "Ada"
+        for caller, use in ((eve, shop), (ada, club)):
+            with pytest.raises(AccessDenied):
+                await caller.run_mutation(use[billing.rename], row, "Eve")
 
 
 async def test_clients_reach_what_is_exposed(database_url: str) -> None:
