@@ -25,6 +25,7 @@ from penstock import (
     QueryCtx,
     Table,
 )
+from penstock.calls.jobs.group import Groups
 from penstock.codegen.description import describe
 from penstock.testing import TestApp
 
@@ -133,7 +134,12 @@ async def pay(ctx: MutationCtx, row: Id[billing.Charge]) -> None:
     await ctx.run_mutation(shop[billing.set_paid], row)
 
 
-async def test_jobs_that_share_a_transaction_read_the_rows_of_their_use(database_url: str) -> None:
+async def test_jobs_that_share_a_transaction_read_the_rows_of_their_use(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = list[Exception]()
+    part = Groups._part
+    monkeypatch.setattr(Groups, "_part", lambda self, group, error: failed.append(error) or part(self, group, error))
     async with TestApp(app, database_url) as test:
         for use in (shop, club):
             rows = [await test.run_mutation(use[billing.charge], name, 1) for name in ("Ada", "Bob", "Cyd")]
@@ -150,6 +156,7 @@ async def test_jobs_that_share_a_transaction_read_the_rows_of_their_use(database
                 "thanks Cyd",
             ]
             assert len([one for one in await lines_of(test, use) if one.endswith("of 3")]) == 3
+    assert failed == [], "they have shared one"
 
 
 async def test_an_action_of_a_component_runs_in_a_process(database_url: str) -> None:
