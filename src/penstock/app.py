@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.api.backend import CallerBackend
+from penstock.api.components import component_of, count_declarations, foreign_tables, use_app
 from penstock.api.crons.crons import Crons
 from penstock.api.declaring import Declaring, check_says_access
 from penstock.api.guests import Guests
@@ -36,7 +37,8 @@ from penstock.config import Config, Password, check_settings, load_config, stray
 from penstock.crons.plan import CronPlan
 from penstock.errors import DataError, DeclarationError
 from penstock.files.file import FILE_FIELD, file_fields
-from penstock.functions.function import QueryFunction
+from penstock.functions.component import Component
+from penstock.functions.function import Function, QueryFunction
 from penstock.functions.programs import Declaration, check_name, clashes, refuse_clashes
 from penstock.functions.registry import AroundJobs, distinct, tables_of
 from penstock.functions.scope import Only, Work
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
+_COMPONENT = "component"  # the noun of its uses among the declarations of programs
 _UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
@@ -145,6 +148,8 @@ class App(Declaring):
         self.reactive_task = self.tasks.reactive_task
         self.outboxes = Outboxes(self.guests, self.registry.topics)
         self.outbox = self.outboxes.outbox
+        self.components: dict[str, Component] = {}
+        self._used: list[tuple[str, App, tuple[int, ...]]] = []
         check_settings("App(…)", settings)
         self.requires_access = bool(settings.get("require_access"))
 
@@ -228,6 +233,54 @@ class App(Declaring):
         """The declarations of its pools."""
         return [pool.definition for pool in self.pools.values()]
 
+    # ----- components
+
+    def use(
+        self,
+        app: App,
+        *,
+        name: str,
+        expose: Iterable[Function[Any, Any, Any, Any]] = (),
+        http_prefix: str | None = None,
+    ) -> Component:
+        """Use another app as a component: a part with tables, functions and work of its own, all under a name.
+
+        The component's ctx reaches its own tables, pools, topics, rate limits and locks only. This program calls it by
+        the functions of the returned `Component`. A mutation of it that fails undoes its own writes alone, if its
+        caller catches the error. An app may be used several times, under several names: each use has rows of its own.
+        The settings, the codec and the providers are those of this program.
+
+        Args:
+            app: The app, which has to be fully declared.
+            name: The name of this use, by which its rows and jobs are kept: lower-case letters, digits and
+                underscores, at most 20.
+            expose: Its public functions that clients may call, as ``comments/…``; none by default.
+            http_prefix: The path below which its HTTP actions answer, such as ``"/comments"``; by default they do not.
+
+        Returns:
+            The use: ``comments[add]`` is its function `add`.
+
+        Raises:
+            DeclarationError: The name cannot be or is taken; a function to expose is not a public one of the app; the
+                app has tables of other programs, or a name that is too long with the prefix.
+        """
+        used = use_app(self, app, name, expose, http_prefix)
+        self._used.append((name, app, count_declarations(app)))
+        return used
+
+    def check_components(self) -> None:
+        """Refuse apps that have declared something after they were used; `DeclarationError`."""
+        for name, app, known in self._used:
+            if count_declarations(app) != known:
+                raise DeclarationError(
+                    f"The app of component {name!r} has declared more since app.use(…).",
+                    fix="Import all modules of the component before.",
+                )
+
+    def foreign_tables(self) -> dict[type[Table], str]:
+        """The tables of its components as their apps declare them, each with the name of the component."""
+        return foreign_tables(self.components.values(), self._tables)
+
     # ----- tables
 
     def definitions(self) -> list[TableDefinition]:
@@ -236,14 +289,18 @@ class App(Declaring):
         Raises:
             DeclarationError: Two of them have one name, a field cannot be stored, or is encrypted without a codec.
         """
-        tables = distinct(
-            (
-                *self._tables,
-                *tables_of((*self.registry, *self.registry.http, *self.outboxes.functions())),
-                *self.tasks.tables(),
-                *self.outboxes.tables(),
-            )
-        )
+        foreign = self.foreign_tables()
+        reacted = [*self.tasks.tables(), *self.outboxes.tables()]
+        for table in reacted:
+            if table in foreign:
+                raise DeclarationError(
+                    f"A task or an outbox is about {table.__name__}, a table of component {foreign[table]!r}.",
+                    fix="Declare the task or the outbox in the component.",
+                )
+        functions = (*self.registry, *self.registry.http, *self.outboxes.functions())
+        named = tables_of(one for one in functions if one.component is None)
+        inside = (twin for one in self.components.values() for twin in one.tables.values())
+        tables = distinct((*self._tables, *(one for one in named if one not in foreign), *reacted, *inside))
         definitions = [definition_of(table) for table in tables]
         encrypted = [f"{one.name}.{name}" for one in definitions for name in one.ciphertext_columns]
         if encrypted and self.registry.codec is None:
@@ -270,9 +327,18 @@ class App(Declaring):
             *(("function", name, kind) for name, kind in self.registry.kinds().items()),
             *(("live", *identity_of(live_interest(one))) for one in self.definitions() if one.live),
             *(("search", one.name, one.digest) for one in searches_of(self.definitions())),
+            *((_COMPONENT, name, "") for name in self.components),
             *((FILE_FIELD, one.name, one.form) for one in file_fields(self.definitions())),
         ]
         return [Declaration(*one, self.name) for one in found]
+
+    def is_left(self, table: str, programs: Iterable[Declaration]) -> bool:
+        """Whether a stored table is of a component that neither this program nor another one uses any more."""
+        used = {
+            *self.components,
+            *(one.name for one in programs if one.noun == _COMPONENT and one.program != self.name),
+        }
+        return (component := component_of(table)) is not None and component not in used
 
     # ----- running
 
@@ -357,7 +423,9 @@ class Backend(CallerBackend):
         """Open the database, bring its tables up to date, and start services."""
         self.engine.scope = self.app.work().narrow(only or {})
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
+        self.app.check_components()
         self._check_functions()
+        self.engine.statements.foreign = self.app.foreign_tables()
         definitions, crons = self.app.definitions(), self.app.crons.plans(self.job_calls)
         store, self.engine.statements.tables = self.engine.store, tuple(one.name for one in definitions)
         self.engine.statements.ruled = any(one.rules is not None for one in definitions)

@@ -24,6 +24,7 @@ from penstock import App
 from penstock.calls.run.runner import FunctionCalls
 from penstock.calls.workflows.body import Body
 from penstock.check.checker import check
+from penstock.functions.component import short_name
 from penstock.functions.function import Function
 
 _CODE_WIDTH = 100
@@ -69,7 +70,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def noting(method: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = self if isinstance(self, Function) else (self if isinstance(self, Body) else args[0]).function
-        names.add(function.name)
+        names.add(short_name(function.name))
         return method(self, *args, **kwargs)
 
     return noted
@@ -92,7 +93,7 @@ def test_the_code_of_a_page_runs(
 
 def declared_by(loaded: list[ModuleType]) -> set[str]:
     apps = {id(app): app for module in loaded for app in vars(module).values() if isinstance(app, App)}
-    return {function.name for app in apps.values() for function in app.registry}
+    return {short_name(function.name) for app in apps.values() for function in app.registry}
 
 
 def stories_of(module: ModuleType) -> list[Any]:

@@ -42,20 +42,20 @@ class RateLimiter:
             ValueInvalid: The key is no text of up to 200 characters, or the count no whole number of at least 1.
             ContextError: The ctx is one of a query.
         """
-        return await take_tokens(calls, self.name, self.policy, key, count, reserve=reserve)
+        return await take_tokens(calls, calls.name(self.name), self.policy, key, count, reserve=reserve)
 
     @for_ctx_readers
     async def peek(self, calls: JobCalls, key: str = "") -> int:
         """How many tokens are left; below zero if some are reserved."""
         of = check_key(key)
-        state = await calls.read(lambda transaction: calls.store.rates.peek(transaction, self.name, of))
+        state = await calls.read(lambda transaction: calls.store.rates.peek(transaction, calls.name(self.name), of))
         return peek(self.policy, state, calls.now())
 
     @for_functions
     async def reset(self, calls: JobCalls, key: str = "") -> None:
         """Give all tokens of a key back."""
         of = check_key(key)
-        await calls.write(lambda transaction: transaction.store.rates.forget(transaction, self.name, of))
+        await calls.write(lambda transaction: transaction.store.rates.forget(transaction, calls.name(self.name), of))
 
 
 def check_rate_limit(name: object, policy: object) -> None:

@@ -14,6 +14,7 @@ from uuid import UUID
 from penstock.calls.run.jobrun import Cancellation, JobRun, Moment
 from penstock.dataclass import dataclass
 from penstock.errors import InputError
+from penstock.functions.component import own_function
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.job import Work
@@ -78,7 +79,8 @@ class Call:
 
     def inner(self, function: AnyFunction, given: Given) -> PythonCall:
         """The call that this one makes of another function."""
-        return PythonCall(function, given, self.caller, self.depth + 1, self.job)
+        own = own_function(self.function.component, function)
+        return PythonCall(own, given, self.caller, self.depth + 1, self.job)
 
     async def check(self, *, again: bool = False) -> Arguments:  # noqa: ARG002 - for calls that look before they run
         """Give the checked arguments; no attempt gets an object that another one may have changed.

@@ -105,7 +105,10 @@ def stale_files(app: App, places: Places) -> dict[Path, str]:
     """The files of clients that are missing or say something else, with what they should say."""
     if not places:
         return {}
-    description = describe((one for one in app.registry if one.public), app.definitions())
+    tables = app.definitions()
+    own = [one for one in tables if one.row_type is one.table]
+    foreign = {one.row_type: one.name for one in tables if one.row_type is not one.table}
+    description = describe((one for one in app.registry if one.public), own, foreign=foreign)
     public = describe((one for one in app.registry if one.public), http=app.registry.http)  # whose rows callers see
     files = {
         place / name: text

@@ -172,12 +172,18 @@ _PIECE = 1000
 def find_table(backend: Backend, name: str) -> TableStatements:
     names = []
     for definition in backend.app.definitions():
-        if name in {definition.name, definition.table.__name__}:
+        if name in names_of(definition):
             return statements_of(backend, definition)
         names.append(definition.name)
     near = difflib.get_close_matches(name.lower(), names, 1)
     fix = f"Did you mean {near[0]}?" if near else f"Its tables are {', '.join(names) or 'none'}."
     raise ConfigError(f"The app has no table {name!r}.", fix=fix)
+
+
+def names_of(definition: TableDefinition) -> set[str]:
+    """The names of a table on the command line: its own, and that of its class if it is no component's."""
+    is_own = definition.row_type is definition.table
+    return {definition.name, definition.table.__name__} if is_own else {definition.name}
 
 
 def statements_of(backend: Backend, definition: TableDefinition) -> TableStatements:
@@ -328,12 +334,12 @@ class Documents:
     def _identity(self, given: dict[str, Any]) -> tuple[str, datetime]:
         """Take ``_id`` and ``_creationTime`` out of a document, or make them."""
         row_id, created = given.pop("_id", None), given.pop("_creationTime", None)
-        name = self._definition.name
+        name, prefix = self._definition.name, self._definition.id_prefix
         if not self._definition.managed:
             return "", _EPOCH
         if row_id is None:
-            row_id = format_id(name, self._clock.uuid7())
-        elif not isinstance(row_id, str) or not is_id(name, row_id):
+            row_id = format_id(prefix, self._clock.uuid7())
+        elif not isinstance(row_id, str) or not is_id(prefix, row_id):
             raise ValueInvalid(f"_id: {row_id!r} is not an id of table {name}.")
         return row_id, self._clock.now() if created is None else read_creation_time(created)
 

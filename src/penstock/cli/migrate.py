@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from penstock.config import Config
 from penstock.crons.plan import CronPlan
 from penstock.dataclass import dataclass
 from penstock.errors import DataError, DeclarationError, SchemaMismatch
+from penstock.functions.programs import Declaration
 from penstock.observe.readable import amount
 from penstock.outbox.backfill import BackfillProgress
 from penstock.pools.pool import PoolDefinition
@@ -103,6 +105,7 @@ async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple
         known = bool(await store.catalog.list_migrations())
         if known:
             await store.open(look=True)
+            plan = replace(plan, left=await _find_left(backend))
         if known and not plan.migrations:
             await backend.check(plan.tables)
         try:
@@ -113,6 +116,14 @@ async def migrate(app: App, config: Config, folder: Path | None = None) -> tuple
             return plan, None
     finally:
         await store.close()
+
+
+async def _find_left(backend: Backend) -> tuple[str, ...]:
+    """The tables of components that no program uses any more."""
+    store, programs = backend.engine.store, list[Declaration]()
+    with suppress(DataError):  # penstock's own tables are those of an older release
+        programs += await store.programs.list()
+    return tuple(name for name in await store.catalog.tables_in_use() if backend.app.is_left(name, programs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +191,7 @@ async def _apply(
     news += [News("search", name, None, "dropped") for name in dropped]
     await backend.declare(crons)
     await fill_searches(store, searches)
-    return replace(pushed, migrations=(*plan.migrations, *pushed.migrations)), news
+    return replace(pushed, migrations=(*plan.migrations, *pushed.migrations), left=await _find_left(backend)), news
 
 
 def _print_script(plan: Plan, news: Sequence[News] | None, *, with_own: bool, locks: bool) -> None:

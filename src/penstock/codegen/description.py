@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 
 from penstock.dataclass import dataclass
 from penstock.files.file import File
+from penstock.functions.component import Component
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES
@@ -73,20 +74,47 @@ def describe(
     functions: Iterable[AnyFunction],
     tables: Iterable[TableDefinition] = (),
     http: Iterable[HttpAction[Any, ..., Any, Any]] = (),
+    foreign: Mapping[type, str] | None = None,
 ) -> Description:
-    """Describe functions, the rows that they take or return, the rows of these tables, and HTTP actions."""
+    """Describe functions, the rows that they take or return, the rows of these tables, and HTTP actions.
+
+    `foreign` has the names of tables of components, by the classes of rows that functions of the program return.
+    """
     chosen = sorted(functions, key=lambda function: function.name)
+    names: dict[Component | None, Mapping[type, str]] = {
+        one: {table: twin.__declared__.sql_name for table, twin in one.tables.items()}
+        for one in dict.fromkeys(function.component for function in chosen)
+        if one is not None
+    }
+    names[None] = foreign or {}
+    functions_of = {part: [one for one in chosen if one.component is part] for part in names}
+    parts = [_describe_part(part, functions_of[part], () if part else tables, names[part]) for part in names]
+    described = sorted((one for found, _ in parts for one in found), key=lambda one: f"{one.module}:{one.name}")
+    types = {name: schema for _, found in parts for name, schema in found.items()}
+    return Description(tuple(described), types, tuple(http))
+
+
+def _describe_part(
+    component: Component | None,
+    chosen: Sequence[AnyFunction],
+    tables: Iterable[TableDefinition],
+    names: Mapping[type, str],
+) -> tuple[list[FunctionDescription], dict[str, Schema]]:
+    """Describe the functions of the program, or of one component, and their types; `names` are those of its tables."""
+    prefix = "" if component is None else f"{component.name.replace('/', '.')}."
     inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = []
     for function in chosen:
         inputs.append((function.name, "validation", TypeAdapter(function.signature.arguments)))
         inputs.append((function.name, "serialization", TypeAdapter(function.signature.returns)))
     inputs += [(table.name, "serialization", TypeAdapter(table.table)) for table in tables]
-    schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_Schemas, ref_template=TYPES + "{model}")
-    types = {name: _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
+    generator = type("_Schemas", (_Schemas,), {"names": names})
+    schemas, shared = TypeAdapter.json_schemas(
+        inputs, schema_generator=generator, ref_template=f"{TYPES}{prefix}{{model}}"
+    )
+    types = {f"{prefix}{name}": _as_on_the_wire(schema) for name, schema in shared.get("$defs", {}).items()}
     taken = {function.name: schemas[function.name, "validation"]["$ref"].removeprefix(TYPES) for function in chosen}
     described = [_describe(one, types[taken[one.name]], schemas[one.name, "serialization"]) for one in chosen]
-    own = {name: schema for name, schema in types.items() if name not in taken.values()}
-    return Description(tuple(described), own, tuple(http))
+    return described, {name: schema for name, schema in types.items() if name not in taken.values()}
 
 
 def _describe(function: AnyFunction, arguments: Schema, returns: Schema) -> FunctionDescription:
@@ -115,6 +143,7 @@ def _as_on_the_wire(schema: Schema) -> Schema:
 
 
 class _Schemas(GenerateJsonSchema):
+    names: ClassVar[Mapping[type, str]] = {}  # of the tables of components, by the classes of their rows
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
@@ -124,15 +153,17 @@ class _Schemas(GenerateJsonSchema):
             return {**found, "x-id": _STORAGE}
         if (declared := getattr(target, "__declared__", None)) is None:
             return found
-        return {**found, "type": "array" if is_several(target) else "string", "x-id": declared.sql_name}
+        name = self.names.get(target, declared.sql_name)
+        return {**found, "type": "array" if is_several(target) else "string", "x-id": name}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found, cls = super().model_schema(schema), schema["cls"]
         if issubclass(cls, Table) and self.mode == "serialization":
-            declared = cls.__declared__
-            found |= {"x-rows-of": declared.sql_name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
-            if table_of(cls) is cls:
-                found["x-table"] = declared.sql_name
+            declared, rows_of = cls.__declared__, table_of(cls)
+            name = self.names.get(rows_of, declared.sql_name)
+            found |= {"x-rows-of": name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+            if rows_of is cls:
+                found["x-table"] = name
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"
             found.pop("description", None)  # it has Python's names

@@ -54,8 +54,8 @@ def _api(description: Description, writer: TypeWriter) -> str:
 
 
 def _module(module: str, functions: list[FunctionDescription], writer: TypeWriter) -> str:
-    """The functions of a module, `a.b` as an object in an object; objects of the same name add up."""
-    path = module.split(".")
+    """The functions of a module, `a.b` or `a/b` as an object in an object; objects of the same name add up."""
+    path = re.split("[./]", module)
     lines = [" ".join(f"{{ {_key(part)}:" for part in path) + " {"]
     for function in functions:
         lines += [*_comment(function.about, "  "), f"  {_key(function.name)}: {writer.function(function)};"]
@@ -63,9 +63,9 @@ def _module(module: str, functions: list[FunctionDescription], writer: TypeWrite
 
 
 def _model(description: Description, writer: TypeWriter) -> str:
-    rows = [schema for schema in description.types.values() if "x-table" in schema]
+    rows = {schema["x-table"]: schema for schema in description.types.values() if "x-table" in schema}
     lines = ["", "export interface Rows {"]
-    lines += [f"  {json.dumps(row['x-table'])}: {writer.structure(row)};" for row in rows]
+    lines += [f"  {json.dumps(name)}: {writer.structure(row)};" for name, row in rows.items()]
     lines.append("}")
     for name, written in writer.names.items():
         schema = description.types[name]

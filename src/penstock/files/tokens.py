@@ -28,11 +28,13 @@ class FileToken:
     max_bytes: int | None = None  # of the file to upload
     once: str | None = None  # names the token, if it may be used once
     creator: str | None = None  # the caller who asked for it
+    component: str = ""  # whose the file will be; empty for the program
 
 
 def sign(token: FileToken, secret: str) -> str:
     """The text of a token: its facts, and their signature."""
     facts = [token.purpose, int(token.expires_at.timestamp()), token.file, token.max_bytes, token.once, token.creator]
+    facts += [token.component] if token.component else []  # which older releases do not read
     body = urlsafe_b64encode(json.dumps(facts, separators=(",", ":")).encode()).decode().rstrip("=")
     return f"{body}.{_signature(body, secret)}"
 

@@ -5,6 +5,7 @@ Owns the declaration. Leaves running to `calls`, and the decorators to `app`.
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import inspect
@@ -12,11 +13,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, get_args
 
 from penstock.errors import ContextError, DeclarationError, LimitExceeded
 from penstock.functions.access import Access, Guard, access_of
 from penstock.functions.batch import Batch, check_batch
+from penstock.functions.component import Component
 from penstock.functions.signature import Signature, check_declaration
 from penstock.observe.places import place_of_handler
 
@@ -83,11 +85,13 @@ class Function(Generic[C, P, R, X]):
         timeout: How long a call from outside may take; None for the setting `call_timeout`.
         restartable: Whether its job runs again if its worker is lost, though it has no retry policy.
         declared: The function as it was written.
+        component: The use of an app that it is of; None for the program's own.
         version: For the handler of a reactive task: its version; -1 for none.
     """
 
     kind: FunctionKind
     version = -1
+    component: Component | None = None
 
     def __init__(
         self,
@@ -129,6 +133,19 @@ class Function(Generic[C, P, R, X]):
         self.restartable = restartable
         self.access = None if access is None else access_of(access)
         self._check_access(handler)
+
+    def within(self, component: Component, name: str, rate_limit: str | None, *, public: bool) -> Self:
+        """This function in one use of its app, under a name in the program."""
+        found = copy.copy(self)
+        found.__dict__.pop("signature", None)  # whose errors name the function
+        found.acts_for_caller = self.acts_for_caller
+        found.name, found.rate_limit, found.component, found.public = name, rate_limit, component, public
+        return found
+
+    @functools.cached_property
+    def acts_for_caller(self) -> bool:
+        """Whether the rules of tables hold for it, unless the system calls: also if the program does not expose it."""
+        return self.public or self.access is not None
 
     def seconds(self, by_default: float) -> float:
         """How long a call from outside may take."""
@@ -172,6 +189,11 @@ class Function(Generic[C, P, R, X]):
 
     def __call__(self, ctx: C, /, *args: P.args, **kwargs: P.kwargs) -> X:
         """Run the handler as a plain helper, if the caller has access; ContextError if it needs another kind of ctx."""
+        if self.component is not None:
+            raise ContextError(
+                f"{self.name} runs with a ctx of its component, and was called with another one.",
+                fix=f"Write await ctx.run_{self.kind.value}({self.component.name}[…], …).",
+            )
         caller = getattr(type(ctx), "of_kind", self.kind)
         if caller is not self.kind and (caller, self.kind) in _NO_HELPERS:
             raise ContextError(

@@ -17,7 +17,8 @@ from typing import Any
 
 from penstock.codec import Codec
 from penstock.config import Password
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, FunctionNotFound
+from penstock.functions.component import short_name
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.httpaction import HttpAction, HttpActions
 from penstock.functions.signature import Signature
@@ -27,6 +28,7 @@ from penstock.schema.table import Table
 LONGEST_PATH = 512
 # The program's wrapper of its jobs: gets the name of a function, and the `Work` of each job that one call of it runs.
 AroundJobs = Callable[[str, Sequence[Any]], AbstractAsyncContextManager[Any]]
+_HANDLE = "function://"
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -37,6 +39,7 @@ class Registry:
         self.around_jobs: AroundJobs | None = None
         self.password: Password | None = None  # gives the password of the database
         self._functions: dict[str, AnyFunction] = {}
+        self._spelled: dict[str, AnyFunction] = {}  # by their names with dots in place of slashes
         self._http_names: dict[str, AnyFunction] = {}
         self.http = HttpActions()
         self.events: dict[str, Any] = {}  # the events that runs of workflows wait for
@@ -45,6 +48,11 @@ class Registry:
 
     def add(self, function: AnyFunction) -> None:
         self._name(function, self._functions, self._http_names)
+        known = self._spelled.setdefault(function.name.replace("/", "."), function)
+        if known is not function:
+            raise DeclarationError(
+                f"Clients call {known.name} and {function.name} by one name.", fix="Give the component another name."
+            )
 
     def add_http(self, action: HttpAction[Any, ..., Any, Any]) -> None:
         """Add an HTTP action. Calls by name do not find it."""
@@ -54,7 +62,8 @@ class Registry:
     def _name(self, function: AnyFunction, names: dict[str, AnyFunction], others: dict[str, AnyFunction]) -> None:
         given: object = function.name
         name, where = str(given), place_of_handler(function.declared)
-        if name is not given or len(name) > LONGEST_PATH or not _NAME.fullmatch(name):
+        own = name if function.component is None else short_name(name)
+        if name is not given or len(name) > LONGEST_PATH or not _NAME.fullmatch(own):
             raise DeclarationError(
                 f"{given!r} ({where}) is not a function name.",
                 fix="Names have the form module:function, such as http:fetch, of letters, digits, _ and dots.",
@@ -68,7 +77,7 @@ class Registry:
 
     def find(self, path: str) -> AnyFunction | None:
         """The function of this name; slashes in the module part stand for dots."""
-        return self._functions.get(path) or self._functions.get(path.replace("/", "."))
+        return self._functions.get(path) or self._spelled.get(path.replace("/", "."))
 
     def full_name(self, name: str) -> str:
         """The name with its module; the name as it is if it is unknown or ambiguous, as jobs outlive functions."""
@@ -96,9 +105,29 @@ class Registry:
         return iter(self._functions.values())
 
 
+def make_handle(function: AnyFunction) -> str:
+    """The handle of a function of a program."""
+    return f"{_HANDLE}{function.name}"
+
+
+def read_handle(registry: Registry, handle: object) -> AnyFunction:
+    """The function of a handle; `FunctionNotFound` if there is none."""
+    name = handle.removeprefix(_HANDLE) if isinstance(handle, str) and handle.startswith(_HANDLE) else ""
+    found = registry.find(name)
+    if found is None:
+        raise FunctionNotFound(
+            f"No function has the handle {str(handle)[:200]!r}.", fix="Make handles with ctx.handle_of.", path=name
+        )
+    return found
+
+
 def matching(name: str, names: Collection[str]) -> list[str]:
-    """The names that a name may mean: itself, or else each that has only a module before it."""
-    return [name] if name in names else [one for one in names if one.endswith((f":{name}", f".{name}"))]
+    """The names that a name may mean: itself, or else each that has only a module before it, in the same component."""
+    if name in names:
+        return [name]
+    component, slash, short = name.rpartition("/")
+    within = [one.removeprefix(component + slash) for one in names if one.rpartition("/")[0] == component]
+    return [f"{component}{slash}{one}" for one in within if one.endswith((f":{short}", f".{short}"))]
 
 
 def nearest(name: str, names: Collection[str], most: int = 1) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Literal, NoReturn, get_args
 from penstock.config import FOR_EVER
 from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError
+from penstock.functions.component import short_name
 from penstock.functions.programs import NAME, check_name
 from penstock.jobs.job import DEFAULT_POOL
 from penstock.jobs.order import NO_AGEING
@@ -41,7 +42,7 @@ class PoolDefinition:
     log_level: LogLevel = "report"
 
     def __post_init__(self) -> None:
-        check_name("A pool", self.name)
+        check_name("A pool", short_name(self.name))
         if self.name == DEFAULT_POOL:
             self._refuse("it has the name of the jobs without a pool", "Choose another one.")
         check_max_parallelism(self.name, self.max_parallelism)
@@ -73,7 +74,7 @@ class PoolDefinition:
                 fix = "Write TokenBucket(rate=100, period=timedelta(minutes=1))."
                 self._refuse(f"{word} must be a TokenBucket or a FixedWindow, not {policy!r}", fix)
         group: object = self.group
-        if group is not None and (not isinstance(group, str) or not NAME.fullmatch(group)):
+        if group is not None and (not isinstance(group, str) or not NAME.fullmatch(short_name(group))):
             self._refuse(f"a group cannot be called {group!r}", "Name it like a pool.")
         ageing: object = self.ageing
         if ageing is not None and not (isinstance(ageing, timedelta) and _SHORTEST_AGEING <= ageing <= NO_AGEING):

@@ -108,6 +108,7 @@ class Table(BaseModel, metaclass=_Frozen):
 
     __managed__: ClassVar[bool] = False
     __id_prefix__: ClassVar[str | None] = None
+    __row_type__: ClassVar[type[Table] | None] = None  # of the table of a component: the class of its rows
     __declared__: ClassVar[_Declared]
     __indexes__: ClassVar[tuple[Index, ...]] = ()
     __definition__: ClassVar[TableDefinition | None] = None
@@ -147,6 +148,8 @@ class Table(BaseModel, metaclass=_Frozen):
                 return
             cls.__declared__ = _declare(cls, name, source, key, managed, managed if live is None else live)
         cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
+        if (rows := cls.__dict__.get("__row_type__")) is not None:
+            cls.__id_prefix__ = rows.__id_prefix__
         cls.__indexes__ = tuple(_indexes(cls))
         cls.__definition__ = None
         if cls.__pydantic_complete__:
@@ -260,6 +263,7 @@ class TableDefinition:
 
     table: type[Table]
     name: str  # the SQL name; with a schema before a dot for some user-owned tables
+    row_type: type[Table]  # the class of its rows: `table`, but for the tables of components
     key: tuple[str, ...]  # the columns that identify a row: `id`, or the user-owned table's own
     managed: bool  # whether penstock creates and changes the table
     live: bool  # whether its changes are captured for live queries
@@ -315,15 +319,20 @@ class TableDefinition:
                 return encode_one(self.name, self.key_columns[0], row_id)
             values = check_several(self.name, self.key_columns, row_id)
             return tuple(column.encode(value) for column, value in zip(self.key_columns, values, strict=True))
-        if isinstance(row_id, str) and is_id(self.name, row_id):
+        if isinstance(row_id, str) and is_id(self.id_prefix, row_id):
             return str(row_id)
         fix = f"Pass an id of {self.name}, as insert and rows of {self.table.__name__} give it."
         raise wrong_id(row_id, self.name, fix)
 
+    @property
+    def id_prefix(self) -> str:
+        """The beginning of the ids of a managed table's rows: its name, but for the tables of components."""
+        return self.table.__id_prefix__ or self.name
+
     def make_rows(self, rows: Sequence[dict[str, Any]]) -> list[Table]:
         """Rows from their fields as stored. Those of a managed table are trusted, and not validated again."""
         if self.managed:
-            return list(map(make_row, repeat(self.table), rows, repeat(self._names)))
+            return list(map(make_row, repeat(self.row_type), rows, repeat(self._names)))
         return [self._validate(fields) for fields in rows]
 
     @cached_property
@@ -331,7 +340,7 @@ class TableDefinition:
         return set(self.positions)
 
     def _validate(self, fields: dict[str, Any]) -> Table:
-        row = self.table.__pydantic_validator__.validate_python(aware(fields), strict=False)
+        row = self.row_type.__pydantic_validator__.validate_python(aware(fields), strict=False)
         row.__dict__.setdefault("id", Id(fields[self.key[0]]) if len(self.key) == 1 else self.key_in(row.__dict__))
         return cast("Table", row)
 
@@ -404,6 +413,7 @@ def _define(table: type[Table]) -> TableDefinition:
     definition = TableDefinition(
         table=table,
         name=declared.sql_name,
+        row_type=table.__dict__.get("__row_type__") or table,
         key=declared.key,
         managed=declared.managed,
         live=declared.live,
@@ -416,6 +426,20 @@ def _define(table: type[Table]) -> TableDefinition:
     _check_ordered(definition)
     table.__definition__ = definition
     return definition
+
+
+def twin_of(table: type[Table], prefix: str) -> type[Table]:
+    """Declare a table like another, in which a component keeps its rows; these are of the other's class.
+
+    Args:
+        table: The other table, which penstock manages.
+        prefix: The beginning of the twin's SQL name.
+    """
+    rows, name = table.__row_type__ or table, prefix + table.__declared__.sql_name
+    names = {"__module__": table.__module__, "__qualname__": f"{name}.{rows.__name__}", "__row_type__": rows}
+    metaclass: Any = type(rows)
+    twin: type[Table] = metaclass(rows.__name__, (rows,), names, name=name, live=table.__declared__.live)
+    return twin
 
 
 def _declare(

@@ -49,7 +49,7 @@ class DatabaseReader(OfCall):
         return Scan(self._scope, table)
 
     async def _get(self, table: type[T], row_id: RowId[T]) -> T | None:
-        statements = self._transaction.table(table)
+        statements = self._scope.table(table)
         key = statements.definition.encode_key(row_id)
         rule = await rule_of(self._scope, statements, "read")
         async with self._scope.lock:
@@ -163,7 +163,7 @@ class DatabaseWriter(DatabaseReader):
                 f"insert takes a row of a table, not {', '.join(type(one).__name__ for one in given)}.",
                 fix=f"Write insert(YourTable({_by_name(given)})).",
             )
-        statements = self._transaction.table(type(row))
+        statements = self._scope.table(type(row))
         rule = await rule_of(self._scope, statements, "insert")
         if statements.definition.managed:
             return cast("Id[T]", await self._insert_managed(statements, row, rule))
@@ -171,7 +171,7 @@ class DatabaseWriter(DatabaseReader):
 
     async def _insert_managed(self, statements: TableStatements, row: Table, rule: CallersRule | None) -> Id[Any]:
         transaction, definition = self._transaction, statements.definition
-        row_id = Id[Any](format_id(definition.name, transaction.clock.uuid7()))
+        row_id = Id[Any](format_id(definition.id_prefix, transaction.clock.uuid7()))
         values = statements.encode(definition.encode_row(row, row_id, transaction.now))
         if rule is not None:
             rule.check(read_row(statements, values))
@@ -210,14 +210,14 @@ class DatabaseWriter(DatabaseReader):
 
     async def _rules(self, table: type[Table], verb: Verb) -> tuple[CallersRule | None, CallersRule | None]:
         """The rules for reading and for writing a row."""
-        statements = self._transaction.table(table)
+        statements = self._scope.table(table)
         return await rule_of(self._scope, statements, "read"), await rule_of(self._scope, statements, verb)
 
     async def _existing(
         self, table: type[T], row_id: RowId[T], read: CallersRule | None, rule: CallersRule | None
     ) -> tuple[TableStatements, Any, Row]:
         """The row with an id, which the caller may read and write."""
-        statements = self._transaction.table(table)
+        statements = self._scope.table(table)
         key = statements.definition.encode_key(row_id)
         row = await self._load(statements, key)
         if row is None or (read is not None and not read.allows(read_row(statements, row))):

@@ -46,7 +46,7 @@ def read_row(statements: TableStatements, row: Row) -> Table:
 
 def validate_row(definition: TableDefinition, fields: dict[str, Any]) -> Table:
     try:
-        return definition.table.model_validate(fields, strict=None if definition.managed else False)
+        return definition.row_type.model_validate(fields, strict=None if definition.managed else False)
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
         raise ValueInvalid(f"Table {definition.name}: {details}.", table=definition.name) from error

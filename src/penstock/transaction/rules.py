@@ -117,17 +117,20 @@ def _trace(statements: TableStatements, verb: Verb, function: Any, given: tuple[
 async def _facts(scope: Scope, rules: Rules) -> Any:
     """The facts that the rules need, read once, and again after writes to a table that they were read from."""
     transaction, ask = scope.transaction, rules.facts
-    known = transaction.facts.get(ask)
+    known = transaction.facts.get((ask, scope.component))
     if known is None:
         async with scope.hold():
             noted, rows = len(transaction.read_set.ranges), transaction.rows
             transaction.rows = {}  # so that each row that is read is noted
             try:
-                value = await transaction.ask(ask)
+                value = await transaction.ask(ask, scope.component)
             finally:
                 transaction.rows = rows
             tables = {read.table for read in transaction.read_set.ranges[noted:]}
-            known = transaction.facts[ask] = (value, None if transaction.read_set.everything else tables)
+            known = transaction.facts[ask, scope.component] = (
+                value,
+                None if transaction.read_set.everything else tables,
+            )
     return known[0]
 
 

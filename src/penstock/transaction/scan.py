@@ -88,7 +88,7 @@ class Scan(Generic[T]):
         self._scope = scope
         self._transaction = scope.transaction
         self._table = table
-        self._statements: TableStatements = self._transaction.table(table)
+        self._statements: TableStatements = scope.table(table)
         self._index = index
         self._segment = segment
         self._direction: Direction = direction

@@ -91,7 +91,7 @@ class Search(Generic[T]):
         self._scope = scope
         self._transaction = scope.transaction
         self._table = table
-        self._statements: TableStatements = self._transaction.table(table)
+        self._statements: TableStatements = scope.table(table)
         self._search = search
         self._query = query
         self._values = values
@@ -298,7 +298,7 @@ def make_search(scope: Scope, table: type[T], index: SearchIndex, query: Query, 
     Raises:
         ValueInvalid: The index is another table's, a filter is not the index's, or a value is not one of its column.
     """
-    definition = scope.transaction.table(table).definition
+    definition = scope.table(table).definition
     if definition.searches.get(index.name) is not index:
         raise ValueInvalid(f"{index!r} is not a search index of table {table.__name__}.")
     if unknown := filters.keys() - {*index.filters}:

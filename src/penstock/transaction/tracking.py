@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.errors import ContextError, UnawaitedCall
+from penstock.functions.component import Component
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
@@ -30,10 +31,11 @@ _ROOMS = {
 
 
 class Calls:
-    __slots__ = ("__weakref__", "_calls", "dropped", "ended", "function")
+    __slots__ = ("__weakref__", "_calls", "component", "dropped", "ended", "function")
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, component: Component | None = None) -> None:
         self.function = function  # the name of the function that runs
+        self.component = component  # the one whose function that is
         self.ended = False  # whether the run has ended
         self.dropped: tuple[str, ...] = ()  # names of helpers that got its ctx and were dropped before they began
         self._calls: list[Coroutine[Any, Any, Any]] = []

@@ -19,6 +19,7 @@ from penstock import errors
 from penstock.changes.readset import RangeRead, Read, ReadSet
 from penstock.clock import Clock, Random, profile_timer, random_of
 from penstock.config import Config
+from penstock.functions.component import Component
 from penstock.identity.caller import SYSTEM, Caller, RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.filter import JobFilter
@@ -93,7 +94,9 @@ class Transaction:
         self.caller = caller
         self.rules: dict[tuple[type[Table], str], Any] = {}  # of tables, for the caller
         self.facts: dict[Any, tuple[Any, set[str] | None]] = {}  # that rules need, and the tables they were read from
-        self.ask: Callable[[Any], Awaitable[Any]]  # reads facts; set before a function that rules hold for
+        self.ask: Callable[
+            [Any, Component | None], Awaitable[Any]
+        ]  # reads facts; set before a function that rules hold for
         self._seed = seed
         self._random: Random | None = None
         self._savepoints = 0
@@ -105,9 +108,6 @@ class Transaction:
         if self._random is None:
             self._random = random_of(self._seed)
         return self._random
-
-    def table(self, table: type[Table]) -> TableStatements:
-        return self.statements.of(table, definition_of(table))
 
     def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Coroutine[Any, Any, Sequence[Row]]:
         return self.remembering(self.session.fetch(statement, args))
@@ -383,13 +383,36 @@ class Scope(Calls):
 
     __slots__ = ("_hold", "lock", "ruled", "transaction", "writable")
 
-    def __init__(self, transaction: Transaction, function: str, *, writable: bool, ruled: bool = False) -> None:
-        super().__init__(function)
+    def __init__(
+        self,
+        transaction: Transaction,
+        function: str,
+        component: Component | None = None,
+        *,
+        writable: bool,
+        ruled: bool = False,
+    ) -> None:
+        super().__init__(function, component)
         self.transaction = transaction
         self.writable = writable
         self.ruled = ruled  # whether it acts for the caller, so that the rules of tables hold
         self.lock = asyncio.Lock()
         self._hold: object = None
+
+    def table(self, table: type[Table]) -> TableStatements:
+        """The statements of a table, or of the table that it is in the component whose function runs.
+
+        Raises:
+            ContextError: It is a table of another component, or of the program.
+        """
+        if self.component is not None:
+            table = self.component.table(table)
+        elif (name := self.transaction.statements.foreign.get(table)) is not None:
+            raise errors.ContextError(
+                f"{table.__name__} is a table of component {name}, and only functions of that component reach it.",
+                fix="Run one of its functions. If the program has such a table of its own, name it in App(tables=[…]).",
+            )
+        return self.transaction.statements.of(table, definition_of(table))
 
     def track(self, call: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         try:

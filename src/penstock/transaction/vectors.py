@@ -54,7 +54,7 @@ async def search_vectors(
 ) -> list[VectorHit[T]]:
     """See `QueryCtx.vector_search`."""
     search, unit, allowed = _check(scope, of, vector, limit, filters)
-    statements = scope.transaction.table(of.table)
+    statements = scope.table(of.table)
     scope.transaction.note_range(VectorRead(search.definition.name, allowed))
     rule = await rule_of(scope, statements, "read")
     return await _Search(scope, search, statements, unit, dict(allowed), rule).find(limit)
@@ -186,7 +186,7 @@ def _check(
             f"ctx.vector_search takes a vector index, not {of!r}.",
             fix="Pass one of a table, such as Message.by_meaning.",
         )
-    definition, index = scope.transaction.table(of.table).definition, of.index
+    definition, index = scope.table(of.table).definition, of.index
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
         raise ValueInvalid(
             f"ctx.vector_search takes a limit from 1 to {MAX_LIMIT}, not {limit!r}.", convex="VectorLimitTooLargeError"

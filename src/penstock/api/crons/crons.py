@@ -16,6 +16,7 @@ from uuid import UUID
 from penstock.api.callers import for_ctx_readers, for_functions, for_programs
 from penstock.api.declaring import KINDS, CronDecorator, check_options, ctx_word
 from penstock.api.pools.workpool import Workpool
+from penstock.api.use import Use
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import check_ctx, label, refuse_bare
 from penstock.crons.cron import CatchUp, Cron, Overlap
@@ -171,6 +172,15 @@ class Crons:
             raise DeclarationError(f"Cron {name!r}: {function.name} is not a function of this app.")
         self._declared[name] = declared
 
+    def adopt(self, crons: Crons, use: Use) -> None:
+        """Declare the crons of a component."""
+        for declared in crons._declared.values():
+            name, pool = use.own.prefix(declared.cron.name), declared.pool
+            function, own = use.functions[declared.function], None if pool is None else use.pool(pool)
+            self._declared[name] = replace(
+                declared, cron=replace(declared.cron, name=name), function=function, pool=own
+            )
+
     def plans(self, calls: JobCalls) -> list[CronPlan]:
         """The declared ones, with their arguments checked.
 
@@ -210,9 +220,9 @@ class Crons:
             DeclarationError: The name, the schedule or an option cannot be.
             ArgumentsInvalid: The function does not take these arguments.
         """
-        declared = _make_cron(name, schedule, function, args, options)
+        declared, name = _make_cron(name, schedule, function, args, options), calls.name(name)
         function.check_job(f"Cron {name!r}", guards=False)
-        calls.check_function(function)
+        declared = replace(declared, function=calls.function(function), cron=replace(declared.cron, name=name))
         plan = _plan_of_declared(calls, declared)
 
         if name in self._declared or not await calls.write(
@@ -229,6 +239,7 @@ class Crons:
         Raises:
             UsageError: This program declares it, or another one with a name does.
         """
+        name = calls.name(name)
         if name in self._declared:
             raise UsageError(
                 f"The cron {name!r} is declared by this program, which would create it again.",
@@ -248,7 +259,7 @@ class Crons:
         Raises:
             DataError: There is no such cron.
         """
-        await _pause(calls, name, pause=True)
+        await _pause(calls, calls.name(name), pause=True)
 
     @for_functions
     async def resume(self, calls: JobCalls, name: str) -> None:
@@ -257,7 +268,7 @@ class Crons:
         Raises:
             DataError: There is no such cron.
         """
-        await _pause(calls, name, pause=False)
+        await _pause(calls, calls.name(name), pause=False)
 
     @for_programs()
     async def run(self, calls: JobCalls, name: str) -> JobId:
@@ -267,6 +278,7 @@ class Crons:
             DataError: There is no such cron, or a run of it is under way.
             ContextError: The ctx is one of a transaction, which cannot see whether a run is under way.
         """
+        name = calls.name(name)
         if calls.in_transaction:
             raise ContextError("A cron cannot be run inside a transaction.", fix="Do it in an action.")
         now, uuid = calls.now(), UUID(int=calls.engine.clock.uuid7())

@@ -11,6 +11,7 @@ import builtins
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -21,6 +22,7 @@ from penstock.api.guests import Guests
 from penstock.api.outbox.declared import DeclaredOutbox
 from penstock.api.outbox.rebuilding import rebuild, resend, reset_of, rows_to_send
 from penstock.api.outbox.views import MessageState, OutboxPage, OutboxStatus, look_at, messages_of, outbox_of
+from penstock.api.use import Use
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import send_message
 from penstock.calls.handlers.deliveries import payload_of, run_of
@@ -165,12 +167,29 @@ class Outboxes:
                 )
             function = kind(run_of(handler), public=False, name=name_of(handler))
             reset = _reset(name, outbox, kind, options.get("reset"))
-            self._declared[name] = DeclaredOutbox(outbox, function, handler, reset)
-            if outbox.topic is not None:
-                self._topics.setdefault(outbox.topic, []).append(cache(lambda: payload_of(handler, outbox)))
+            self._add(DeclaredOutbox(outbox, function, handler, reset))
             return handler
 
         return decorate
+
+    def adopt(self, outboxes: Outboxes, use: Use) -> None:
+        """Declare the outboxes of a component."""
+        for one in outboxes:
+            outbox, reset = one.outbox, one.reset
+            own = replace(
+                outbox,
+                name=use.own.prefix(outbox.name),
+                topic=None if outbox.topic is None else use.own.prefix(outbox.topic),
+                definition=None if outbox.definition is None else use.definition(outbox.definition),
+            )
+            function, cleared = use.copy(one.function), None if reset is None else use.copy(reset)
+            self._add(DeclaredOutbox(own, function, one.handler, cleared))
+
+    def _add(self, declared: DeclaredOutbox) -> None:
+        outbox = declared.outbox
+        self._declared[outbox.name] = declared
+        if outbox.topic is not None:
+            self._topics.setdefault(outbox.topic, []).append(cache(lambda: payload_of(declared.handler, outbox)))
 
     @for_writers
     async def send(self, calls: JobCalls, topic: str, payload: Any, *, key: str | None = None) -> None:

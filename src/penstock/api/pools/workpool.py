@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -24,6 +24,7 @@ from penstock.calls.run.jobrun import NONE_HOLDS_AFTER
 from penstock.clock import SystemClock
 from penstock.config import FOR_EVER
 from penstock.errors import ArgumentsInvalid, CallTimeout, ContextError, DataError, UsageError, ValueInvalid
+from penstock.functions.component import own_function
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, NewJob, Options, job_id, job_uuid
@@ -76,6 +77,16 @@ class Workpool:
 
     def __repr__(self) -> str:
         return f"<pool {self.name}>"
+
+    def within(
+        self, definition: PoolDefinition, guests: Guests, resolve: Callable[[AnyFunction], AnyFunction]
+    ) -> Workpool:
+        """This pool in one use of its app."""
+        options, after = self._options, self._options.get("on_complete")
+        if after is not None:
+            options = options.copy()
+            options["on_complete"] = cast("Any", resolve(after))
+        return Workpool(definition, guests, options)
 
     def with_options(self, **options: Unpack[WorkOptions]) -> Workpool:
         """This pool, with other options for the work that is enqueued through it.
@@ -155,7 +166,9 @@ class Workpool:
             LimitExceeded: The arguments or the context are too large, or one transaction enqueues too much.
         """
         calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
-        return calls.answer(calls.sending(self.name, function, self._enqueue(calls, function, args, kwargs)))
+        return calls.answer(
+            calls.sending(calls.name(self.name), function, self._enqueue(calls, function, args, kwargs))
+        )
 
     @overload
     def enqueue_batch(
@@ -180,7 +193,7 @@ class Workpool:
         """
         calls = calls_of(ctx, writes=True, otherwise=self._guests.calls)
         given = exhaust(arguments) if calls.in_thread else arguments
-        return calls.answer(calls.sending(self.name, function, self._enqueue_batch(calls, function, given)))
+        return calls.answer(calls.sending(calls.name(self.name), function, self._enqueue_batch(calls, function, given)))
 
     # ----- look
 
@@ -270,7 +283,7 @@ class Workpool:
             UsageError: There is no such condition.
             ValueInvalid: It asks for work that has ended, or a value cannot be.
         """
-        return await calls.cancel_all(filter_of(self.name, function, where))
+        return await calls.cancel_all(self._filter(calls, function, where))
 
     # ----- retry
 
@@ -301,7 +314,7 @@ class Workpool:
             UsageError: There is no such condition.
             ValueInvalid: It asks for work that cannot be retried, or a value cannot be.
         """
-        return await calls.retry_all(filter_of(self.name, function, where))
+        return await calls.retry_all(self._filter(calls, function, where))
 
     @for_programs(_RETRIES)
     async def retry_on_complete(self, calls: JobCalls, work_id: JobId) -> bool:
@@ -320,7 +333,7 @@ class Workpool:
         self, calls: JobCalls, function: AnyFunction | None = None, **where: Unpack[Where]
     ) -> int:
         """Retry each ``on_complete`` of this pool, the oldest first; their number. Arguments as for `retry_all`."""
-        return await calls.retry_all(filter_of(self.name, function, where), on_complete=True)
+        return await calls.retry_all(self._filter(calls, function, where), on_complete=True)
 
     # ----- end it from outside
 
@@ -386,9 +399,12 @@ class Workpool:
     async def _change(self, calls: JobCalls, **changes: Any) -> None:
         if calls.in_transaction:
             raise ContextError("A limit cannot change inside a transaction.", fix="Pass the backend.")
-        await change_pool(calls.engine, self.name, **changes)
+        await change_pool(calls.engine, calls.name(self.name), **changes)
 
     # ----- steps
+
+    def _filter(self, calls: JobCalls, function: AnyFunction | None, where: Where) -> JobFilter:
+        return filter_of(calls.name(self.name), own_function(calls.component, function), where)
 
     async def _enqueue(self, calls: JobCalls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobId:
         make = self._maker(calls, function)
@@ -414,9 +430,8 @@ class Workpool:
 
     def _maker(self, calls: JobCalls, function: Any) -> Callable[[Mapping[str, Any]], NewJob]:
         asked, after, run_at = self._options, self._options.get("on_complete"), calls.now()
-        calls.check_function(function)
-        if after is not None:
-            calls.check_function(after)
+        function = calls.function(function)
+        done = None if after is None else calls.function(after).name
         options = self._asked.get(function) or self._ask(calls, function)
         if asked.get("context") is None:  # a context may have changed by the next call
             self._asked[function] = options
@@ -428,10 +443,10 @@ class Workpool:
         return calls.maker(
             function,
             run_at,
-            pool=self.name,
+            pool=calls.name(self.name),
             priority=asked.get("priority", 0),
             options=options,
-            on_complete=None if after is None else after.name,
+            on_complete=done,
             ageing=self.definition.ageing,
             gated=self.definition.rate_limit is not None,
         )

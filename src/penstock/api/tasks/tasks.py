@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
@@ -19,6 +20,7 @@ from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks import selection
 from penstock.api.tasks.explaining import explain
 from penstock.api.tasks.views import TaskExplanation, TaskPage, TaskRecord, TaskStatus, look_at
+from penstock.api.use import Use
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.handlers.taskhandlers import task_function
 from penstock.calls.handlers.taskrun import TaskCall
@@ -29,6 +31,7 @@ from penstock.config import FOR_EVER
 from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.functions.batch import LARGEST_BATCH, LONGEST_LINGER, Batch
+from penstock.functions.component import Component
 from penstock.functions.function import ActionFunction, AnyFunction, MutationFunction, name_of
 from penstock.functions.registry import Registry
 from penstock.jobs.filter import check_limit
@@ -101,6 +104,8 @@ class DeclaredTask:
     task: ReactiveTask
     function: AnyFunction
     options: Options
+    handler: Any
+    asked: TaskOptions
     breaker: CircuitBreaker | None = None
 
     def interest(self, dialect: Dialect) -> Interest:
@@ -245,6 +250,13 @@ class ReactiveTasks:
             return self._add(task, handler, options)
 
         return decorate
+
+    def adopt(self, tasks: ReactiveTasks, use: Use) -> None:
+        """Declare the tasks of a component."""
+        for one in tasks:
+            definition, pool = use.definition(one.task.definition), use.pool_name(one.task.pool)
+            task = replace(one.task, name=use.own.prefix(one.task.name), definition=definition, pool=pool)
+            self._add(task, one.handler, one.asked, use.components[one.function.component])
 
     # ----- look after
 
@@ -406,8 +418,8 @@ class ReactiveTasks:
                 fix="Declare app.workpool(…, key_parallelism=1), and pass it as pool=.",
             )
 
-    def _add(self, task: ReactiveTask, handler: Any, options: TaskOptions) -> Any:
-        word, name = task_ctx_of(handler, task.definition.table), name_of(handler)
+    def _add(self, task: ReactiveTask, handler: Any, options: TaskOptions, component: Component | None = None) -> Any:
+        word, name = task_ctx_of(handler, task.definition.row_type), name_of(handler)
         size = options.get("batch")
         if (size is not None) is not word.endswith("BatchCtx"):
             raise DeclarationError(
@@ -423,6 +435,8 @@ class ReactiveTasks:
         kind: type[AnyFunction] = MutationFunction if "Mutation" in word else ActionFunction
         function = kind(run, public=False, name=name, batch=batch)
         function.version = task.version
+        if component is not None:
+            function = function.within(component, component.prefix(name), None, public=False)
         self._registry.add(function)
         timeout = options.get("timeout")
         asked = Options(
@@ -431,7 +445,7 @@ class ReactiveTasks:
             keep=FOR_EVER.total_seconds(),
             program=self._registry.program or None,
         )
-        self._declared[task.name] = DeclaredTask(task, function, asked, options.get("breaker"))
+        self._declared[task.name] = DeclaredTask(task, function, asked, handler, options, options.get("breaker"))
         return handler
 
     async def _change(self, calls: JobCalls, verb: selection.Verb, where: _Where, *, everything: bool) -> int:

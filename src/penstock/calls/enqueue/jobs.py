@@ -18,6 +18,7 @@ from penstock.calls.journal import tell_of_retries
 from penstock.calls.run.attempts import Attempts
 from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
+from penstock.functions.component import Component, own_function, own_name
 from penstock.functions.function import AnyFunction, Function, FunctionKind, WorkflowFunction
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
@@ -44,7 +45,7 @@ class JobCalls:
     `answer` gives a call to its caller: to be awaited, or its result where the caller waits in a thread (`in_thread`).
     """
 
-    __slots__ = ("_caller", "_scope", "answer", "engine", "in_thread", "runner", "store")
+    __slots__ = ("_caller", "_scope", "answer", "component", "engine", "in_thread", "runner", "store")
 
     def __init__(
         self,
@@ -54,12 +55,14 @@ class JobCalls:
         *,
         in_thread: bool = False,
         caller: Caller = SYSTEM,
+        component: Component | None = None,
     ) -> None:
         self.runner = runner
         self.engine = runner.engine
         self.store = runner.engine.store
         self._scope = scope
         self._caller = caller if scope is None else scope.transaction.caller
+        self.component = component if scope is None else scope.component
         self.in_thread = in_thread
         self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
@@ -70,8 +73,17 @@ class JobCalls:
     def waiting(self, wait: Answer) -> JobCalls:
         """Wait for a caller in a thread."""
         return JobCalls(
-            self.runner, self._scope, lambda call: wait(self.answer(call)), in_thread=True, caller=self._caller
+            self.runner,
+            self._scope,
+            lambda call: wait(self.answer(call)),
+            in_thread=True,
+            caller=self._caller,
+            component=self.component,
         )
+
+    def name(self, name: str) -> str:
+        """The name in the program of a pool, rate limit, topic, cron or lock, as the caller's code says it."""
+        return own_name(self.component, name)
 
     @property
     def is_writable(self) -> bool:
@@ -108,17 +120,28 @@ class JobCalls:
             raise ValueInvalid(f"{time} is more than five years ahead.")
         return max(time.astimezone(UTC), now)
 
-    def check_function(self, function: Any) -> None:
-        """Refuse a function that no worker of this app could find."""
+    def function(self, function: Any) -> AnyFunction:
+        """The function that the caller's code means, for a job; `ContextError` if no worker could find it."""
+        found = self.find_function(function)
+        found.check_job()
+        practices.note_schedule(found)
+        return found
+
+    def find_function(self, function: Any) -> AnyFunction:
+        """The function that the caller's code means; `ContextError` if it is none of this app."""
+        function = own_function(self.component, function)
         if not isinstance(function, Function):
             raise ContextError(
                 f"{function!r} is not a function of an app, so no worker could find it.",
                 fix="Decorate it with @app.internal_mutation or @app.internal_action.",
             )
-        function.check_job()
         if self.engine.registry.find(function.name) is not function:
-            raise ContextError(f"{function.name} is not a function of this app.")
-        practices.note_schedule(function)
+            raise ContextError(
+                f"{function.name} is not a function of this app.",
+                fix="Of a component, pass the function of its use: comments[add], with comments = app.use(…).",
+            )
+        found: AnyFunction = function
+        return found
 
     def new_job(self, function: AnyFunction, arguments: Mapping[str, Any], run_at: datetime, **asked: Any) -> NewJob:
         """A job that runs a function with these arguments; see `maker`."""

@@ -50,6 +50,7 @@ class Sender:
 async def send_message(calls: JobCalls, topic: str, payload: Any, key: str | None) -> None:
     """Send a message: in the transaction of the calls, or in one of its own. Raises what `Sender.send` raises."""
     check_key(key)
+    topic = calls.name(topic)
     text, limit = _encode(calls, topic, payload), calls.engine.config.max_job_argument_bytes
     if (size := text_bytes(text)) > limit:
         raise LimitExceeded(

@@ -117,7 +117,7 @@ class Scheduler:
     async def _schedule(
         self, run_at: datetime, function: AnyFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> JobId[Any]:
-        self._calls.check_function(function)
+        function = self._calls.function(function)
         if function.kind is FunctionKind.QUERY:
             raise ContextError(f"{function.name} is a query. Nobody would see the result of a later run.")
         job = self._calls.new_job(function, function.signature.bind(args, kwargs), run_at)

@@ -209,7 +209,7 @@ def _part(definition: TableDefinition, fields: dict[str, Any]) -> Table:
     known = fields if definition.managed else aware(fields)
     key = definition.key_in(known)
     known.setdefault("id", Id(key) if len(definition.key) == 1 else key)
-    return make_row(definition.table, known)
+    return make_row(definition.row_type, known)
 
 
 def _columns(outbox: Outbox) -> tuple[str, ...]:
@@ -253,7 +253,7 @@ class HandlerInput:
                 f"{outbox.batch}.",
                 fix="Write (ctx, rows: list[Booking]) with batch=, and (ctx, row: Booking) without.",
             )
-        table = None if outbox.definition is None else outbox.definition.table
+        table = None if outbox.definition is None else outbox.definition.row_type
         if table is not None and not self.message and annotation not in {table, Any}:
             raise DeclarationError(
                 f"Outbox {outbox.name!r} sends rows of {outbox.source}, and its handler takes {annotation!r}.",

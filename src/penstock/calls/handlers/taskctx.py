@@ -169,7 +169,7 @@ class MutationTaskCtx(OfTask[T], MutationCtx):
             generation = found.get(run.key)
         definition = run.task.definition
         if not definition.managed:
-            spelled = run.spell_key(transaction.table(definition.table))
+            spelled = run.spell_key(self._scope.table(definition.table))
             transaction.spelled[definition.table, definition.encode_key(run.doc_id)] = spelled
         row = await self.db._get(definition.table, run.doc_id)  # noqa: SLF001 - the call is tracked already
         try:

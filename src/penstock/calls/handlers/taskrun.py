@@ -101,7 +101,7 @@ class TaskAttempt(TaskCall):
         fields = decode_fields(self.engine.store.dialect, definition, captured)
         if definition.managed and "id" in fields:
             fields["id"] = Id(fields["id"])
-        return make_row(definition.table, fields)
+        return make_row(definition.row_type, fields)
 
     def check(self, generation: int | None, row: Table | None, names: Sequence[str] | None) -> Table:
         """The present row, with these fields or all; TaskConditionFailed if it is not as the run was planned for."""
@@ -205,7 +205,7 @@ class TaskAttempt(TaskCall):
     def _part(self, row: Table, names: Sequence[str]) -> Table:
         definition = self.task.definition
         wanted = dict.fromkeys((*definition.key, *(definition.column(name).name for name in names)))
-        return make_row(definition.table, {name: row.__dict__[name] for name in wanted})
+        return make_row(definition.row_type, {name: row.__dict__[name] for name in wanted})
 
     def _failure(self, why: str, reason: str) -> TaskConditionFailed:
         values = read_values(self.key)
@@ -351,4 +351,4 @@ async def _rows(
 def _make_rows(statements: TableStatements, rows: Sequence[Row], part: tuple[str, ...] | None) -> list[Table]:
     if part is None:
         return list(read_rows(statements, rows))
-    return [make_row(statements.definition.table, given) for given in statements.part(part)[1](rows)]
+    return [make_row(statements.definition.row_type, given) for given in statements.part(part)[1](rows)]

@@ -210,8 +210,9 @@ class Groups:
         keys = ids_of(engine, asked)
         for function, arguments in asked:
             for name, table in function.signature.ids.items():
-                if name in arguments:
-                    keys.setdefault(table, {})[str(arguments[name])] = None
+                own = table if function.component is None else function.component.tables.get(table)
+                if name in arguments and own is not None and own not in engine.statements.foreign:
+                    keys.setdefault(own, {})[str(arguments[name])] = None
         for table, found in keys.items():
             statements = engine.statements.of(table, definition_of(table))
             if len(found) > 1 and statements.piece_rows(len(found)) == len(found):

@@ -25,7 +25,9 @@ from penstock.calls.run.storage import Storage, StorageReader, StorageWriter
 from penstock.calls.run.work import ActionWork
 from penstock.clock import Random, random_of
 from penstock.errors import ContextError, DataError
+from penstock.functions.component import own_function, own_name
 from penstock.functions.function import ActionFunction, AnyFunction, FunctionKind, MutationFunction, QueryFunction
+from penstock.functions.registry import make_handle, read_handle
 from penstock.identity.caller import RequestInfo
 from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
@@ -88,6 +90,25 @@ class QueryCtx(OfCall):
         """The statuses of jobs; in a mutation also those of the jobs that it enqueues."""
         return JobReader(self.job_calls, self._scope.transaction)
 
+    def handle_of(self, function: AnyFunction, /) -> str:
+        """A handle of a function, to give to a component or to store: text that is the same in each process.
+
+        Args:
+            function: A function of this program, or of the component whose function this is.
+
+        Raises:
+            ContextError: It is not a function of this program.
+        """
+        return make_handle(self.job_calls.find_function(function))
+
+    def function(self, handle: str, /) -> Any:
+        """The function of a handle, to run, schedule or enqueue. Take handles from the program, never from clients.
+
+        Raises:
+            FunctionNotFound: The program has no such function any more.
+        """
+        return read_handle(self._runner.engine.registry, handle)
+
     def now(self, *, every: timedelta | None = None) -> datetime:
         """The time of this execution, aware, in UTC: the same throughout, and in a retry.
 
@@ -131,6 +152,7 @@ class QueryCtx(OfCall):
             NotSignedIn: The same, and the caller has no identity.
         """
         async with self._scope.hold():
+            function = own_function(self._calls.component, function)
             call = replace(self._call, function=function)
             await self._runner.check_access(self._scope.transaction, call, function.arguments(args, kwargs))
 
@@ -151,11 +173,16 @@ class QueryCtx(OfCall):
             **values: Its values by name.
 
         Raises:
-            ContextError: Rules would not hold, and `unruled` is not given.
+            ContextError: Rules would not hold, and `unruled` is not given; or the function is one of a component.
             DataError: It is no query, or writes.
             LimitExceeded: It gives more rows than one transaction may read.
         """
         transaction = self._scope.transaction
+        if self._scope.component is not None:
+            raise ContextError(
+                "ctx.sql: the tables of a component have other names in each program, which SQL does not know.",
+                fix="Use ctx.db.",
+            )
         if self._scope.ruled and transaction.statements.ruled and not unruled:
             raise ContextError(
                 "ctx.sql: the rules of tables do not hold in SQL.",
@@ -248,8 +275,9 @@ class MutationCtx(QueryCtx):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        policy = policy_of(self._runner.engine.rate_limits, name)
-        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
+        own = own_name(self._calls.component, name)
+        policy = policy_of(self._runner.engine.rate_limits, own)
+        return await take_tokens(self.job_calls, own, policy, key, count, reserve=reserve)
 
     @track_calls
     async def check_fence(self, key: str, fence: int) -> None:
@@ -265,7 +293,7 @@ class MutationCtx(QueryCtx):
             LockLost: It does not have this holder any more.
             ValueInvalid: There can be no such key or number.
         """
-        await check_fence(self.job_calls, key, fence)
+        await check_fence(self.job_calls, own_name(self._calls.component, key), fence)
 
     @track_calls
     async def run_mutation(self, function: MutationFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -303,7 +331,9 @@ class ActionCtx(OfCall):
     @property
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
-        return JobCalls(self._runner, None, self._calls.track, caller=self._call.caller)
+        return JobCalls(
+            self._runner, None, self._calls.track, caller=self._call.caller, component=self._calls.component
+        )
 
     @property
     def scheduler(self) -> Scheduler:
@@ -348,6 +378,14 @@ class ActionCtx(OfCall):
             raise no_work()
         return ActionWork(self._call.job, self._runner, self._calls)
 
+    def handle_of(self, function: AnyFunction, /) -> str:
+        """A handle of a function, to give to a component or to store; see `QueryCtx.handle_of`."""
+        return make_handle(self.job_calls.find_function(function))
+
+    def function(self, handle: str, /) -> Any:
+        """The function of a handle; see `QueryCtx.function`."""
+        return read_handle(self._runner.engine.registry, handle)
+
     def now(self) -> datetime:
         """The time, aware, in UTC."""
         return self._runner.now()
@@ -362,6 +400,7 @@ class ActionCtx(OfCall):
     @track_calls
     async def check_access(self, function: AnyFunction, /, *args: Any, **kwargs: Any) -> None:
         """Check that the caller may call a function with these arguments; see `QueryCtx.check_access`."""
+        function = own_function(self._calls.component, function)
         call = replace(self._call, function=function)
         await self._runner.check_access_alone(call, function.arguments(args, kwargs))
 
@@ -374,8 +413,9 @@ class ActionCtx(OfCall):
         Raises:
             ContextError: The app declares no such rate limit.
         """
-        policy = policy_of(self._runner.engine.rate_limits, name)
-        return await take_tokens(self.job_calls, name, policy, key, count, reserve=reserve)
+        own = own_name(self._calls.component, name)
+        policy = policy_of(self._runner.engine.rate_limits, own)
+        return await take_tokens(self.job_calls, own, policy, key, count, reserve=reserve)
 
     def with_lock(
         self, key: str, *, wait: timedelta = WAIT, lease: timedelta = LEASE, on_lost: OnLost = "cancel"
@@ -399,7 +439,7 @@ class ActionCtx(OfCall):
             ContextError: On entering: it is held here already.
             ValueInvalid: The key or an option cannot be.
         """
-        return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
+        return LockBlock(self._runner.locks, own_name(self._calls.component, key), wait, lease, on_lost, self._calls)
 
     @track_calls
     async def vector_search(

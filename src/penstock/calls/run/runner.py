@@ -41,6 +41,7 @@ from penstock.errors import (
     TryAgain,
 )
 from penstock.functions.access import Asked
+from penstock.functions.component import Component
 from penstock.functions.function import AnyFunction, FunctionKind, QueryFunction, check_depth, expect
 from penstock.functions.registry import AroundJobs
 from penstock.live.entry import Answer, Entry
@@ -309,7 +310,7 @@ class FunctionCalls(Attempts):
     ) -> Coroutine[Any, Any, Any]:
         check_depth(call.function, call.depth)
         if not call.caller.is_system:
-            transaction.ask = lambda facts: self._ask(transaction, call, facts, {})
+            transaction.ask = lambda facts, component: self._ask(transaction, call, facts, {}, component)
             if call.function.access is not None:
                 return self._guard(transaction, call, arguments, thread)
         return self.run_handler(call, arguments, thread, transaction)
@@ -332,7 +333,7 @@ class FunctionCalls(Attempts):
         asked = Asked(
             function.arguments((), arguments),
             transaction.identity,
-            lambda guard, given: self._ask(transaction, call, guard, given),
+            lambda guard, given: self._ask(transaction, call, guard, given, function.component),
         )
         if not await function.access.lets_in(asked):
             if transaction.identity() is None:
@@ -357,7 +358,7 @@ class FunctionCalls(Attempts):
         async def once() -> T:
             async with reading(self.engine.store.begin_read) as session:
                 transaction = self._transaction(session, call, (self.now(), self.engine.clock.seed()))
-                transaction.ask = lambda facts: self._ask(transaction, call, facts, {})
+                transaction.ask = lambda facts, component: self._ask(transaction, call, facts, {}, component)
                 return await step(_scope(transaction, call))
 
         return await self.attempt(once, call.function.name)
@@ -376,10 +377,15 @@ class FunctionCalls(Attempts):
             raise RateLimited(status.retry_after.total_seconds())
 
     def _ask(
-        self, transaction: Transaction, call: Call, asked: Callable[..., Any], arguments: Mapping[str, Any]
+        self,
+        transaction: Transaction,
+        call: Call,
+        asked: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        component: Component | None,
     ) -> Coroutine[Any, Any, Any]:
         """Run a guard, or a function that reads facts for rules; it reads all rows."""
-        asks = Call(_query_of(asked), dict(arguments), transaction.caller, call.depth + 1, call.job)
+        asks = Call(_query_of(asked, component), dict(arguments), transaction.caller, call.depth + 1, call.job)
         check_depth(asks.function, asks.depth)
         return self.run_handler(asks, asks.arguments, None, transaction, asked)
 
@@ -404,7 +410,7 @@ class FunctionCalls(Attempts):
             UnawaitedCall: Calls, helpers or tasks that have the ctx are left.
         """
         function, run = call.function, handler or call.handler
-        calls = Calls(function.name) if transaction is None else _scope(transaction, call)
+        calls = Calls(function.name, function.component) if transaction is None else _scope(transaction, call)
         ctx = self._contexts[function.kind, True](self, call, calls)
         watch = None if self.engine.practices is None else _watch(self.engine.practices, call, run)
         try:
@@ -459,9 +465,9 @@ async def _run_in(around: AroundJobs, call: Call, running: Coroutine[Any, Any, A
 
 def _scope(transaction: Transaction, call: Call) -> Scope:
     function = call.function
-    acts_for_caller = (function.public or function.access is not None) and not call.caller.is_system
+    ruled = function.acts_for_caller and not call.caller.is_system
     writable = function.kind is FunctionKind.MUTATION
-    return Scope(transaction, function.name, writable=writable, ruled=acts_for_caller)
+    return Scope(transaction, function.name, function.component, writable=writable, ruled=ruled)
 
 
 def _watch(practices: Practices, call: Call, run: Callable[..., Any]) -> Watch:
@@ -471,8 +477,10 @@ def _watch(practices: Practices, call: Call, run: Callable[..., Any]) -> Watch:
 
 
 @cache
-def _query_of(asked: Callable[..., Any]) -> AnyFunction:
-    return QueryFunction(asked, public=False)
+def _query_of(asked: Callable[..., Any], component: Component | None) -> AnyFunction:
+    query: AnyFunction = QueryFunction(asked, public=False)
+    query.component = component
+    return query
 
 
 def _digest(encoded: bytes) -> bytes:

@@ -64,7 +64,7 @@ class OpenFile:
 
 
 class StorageReader:
-    """The files of a program."""
+    """The files of a program, or of a component."""
 
     __slots__ = ("_caller", "_calls")
 
@@ -124,7 +124,7 @@ class StorageReader:
         below = LAST_ID if before is None else _check_id(before)
 
         async def look(session: Any) -> list[FileRow]:
-            rows = await self._calls.store.files.list(session, below, limit)
+            rows = await self._calls.store.files.list(session, below, limit, component=self._component)
             if isinstance(session, Transaction):
                 session.count_read(len(rows), _ROW_BYTES * len(rows))
                 session.read_set.untold = True
@@ -132,12 +132,18 @@ class StorageReader:
 
         return [file_of(row) for row in await self._calls.read(look, ())]
 
+    @property
+    def _component(self) -> str:
+        """The name of the component whose files they are; empty for the program."""
+        return "" if self._calls.component is None else self._calls.component.name
+
     async def _find(self, file_id: object) -> FileRow | None:
         files, storage_id = self._calls.store.files, _storage_id(file_id)
         given = "" if storage_id is not None else _check_id(file_id)
 
         async def look(session: Any) -> FileRow | None:
             row = await (files.find(session, given) if storage_id is None else files.find_url(session, storage_id))
+            row = row if row is not None and row.component == self._component else None
             if isinstance(session, Transaction):
                 session.count_read(1, _ROW_BYTES)
                 session.read_set.note_file(row.id if row is not None else given, exists=row is not None)
@@ -179,10 +185,13 @@ class StorageWriter(StorageReader):
         if max_bytes is not None and max_bytes < 0:
             raise ValueInvalid(f"max_bytes cannot be {max_bytes}.")
         once = f"{engine.clock.uuid7():032x}" if single_use else None
-        token = FileToken(
-            "upload", self._calls.now() + UPLOAD_FOR, max_bytes=max_bytes, once=once, creator=_creator(self._caller)
-        )
+        token = self._allow(self._calls.now() + UPLOAD_FOR, max_bytes, once)
         return f"{engine.config.public_url}{PATH}/upload?token={sign(token, await self._secret())}"
+
+    def _allow(self, until: datetime, max_bytes: int | None = None, once: str | None = None) -> FileToken:
+        """The permission to upload a file of this caller's, and of this component's."""
+        creator = _creator(self._caller)
+        return FileToken("upload", until, max_bytes=max_bytes, once=once, creator=creator, component=self._component)
 
     @track_calls
     async def delete(self, file_id: Id[File] | str) -> None:
@@ -219,7 +228,7 @@ class Storage(StorageWriter):
             TryAgain: The bytes cannot be stored now.
         """
         digest = None if sha256 is None else read_digest(sha256)
-        token = FileToken("upload", datetime.max.replace(tzinfo=UTC), creator=_creator(self._caller))
+        token = self._allow(datetime.max.replace(tzinfo=UTC))
         kind = check_content_type(content_type)
         return await store_file(self._calls.runner, _parts_of(content), token, kind, digest)
 
@@ -263,6 +272,7 @@ async def store_file(
         stored.sha256.hex(),
         content_type,
         token.creator,
+        token.component,
     )
 
     async def add(transaction: Transaction) -> bool:

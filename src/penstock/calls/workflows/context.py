@@ -12,6 +12,7 @@ from penstock.calls.workflows.body import Body, Restart, StepOptions
 from penstock.calls.workflows.events import Event
 from penstock.clock import Random
 from penstock.errors import ContextError, EventTimeout, LimitExceeded, UsageError, ValueInvalid
+from penstock.functions.component import own_function, own_name
 from penstock.functions.function import (
     ActionFunction,
     AnyFunction,
@@ -127,7 +128,7 @@ class WorkflowCtx(OfCall):
         if retry is True:
             chosen = Retry() if definition is None else definition.default_retry
         options = StepOptions(
-            None if definition is None else definition.name,
+            None if definition is None else own_name(self._body.function.component, definition.name),
             chosen,
             retry is False,
             None if timeout is None else timeout.total_seconds(),
@@ -328,6 +329,7 @@ class WorkflowCtx(OfCall):
     async def _step(self, function: Any, kind: FunctionKind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._body.check_inside()
         expect(function, kind)
+        function = own_function(self._body.function.component, function)
         self._check(function)
         signature, options = function.signature, self._options
         text = signature.encode(signature.check(signature.bind(args, kwargs)))

@@ -76,7 +76,8 @@ def helpers(facts: Facts, rule: Rule) -> Places:
     """A query or mutation runs another one, where a helper is enough."""
     for body, call in facts.calls_of(Ctx, "run_query", "run_mutation"):
         is_alone = call.is_tried and call.method == "run_mutation"
-        if kind_of(body) in {"query", "mutation"} and not is_alone:
+        is_of_component = bool(call.node.args) and isinstance(call.node.args[0], ast.Subscript)
+        if kind_of(body) in {"query", "mutation"} and not (is_alone or is_of_component):
             name = ast.unparse(call.node.args[0]) if call.node.args else "helper"
             message = f"{call.method} checks arguments and result once more, in the same transaction."
             fix = f"Call the function itself: await {name}(ctx, …). Only run_mutation within try undoes its part alone."

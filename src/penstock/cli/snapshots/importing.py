@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.app import Backend
 from penstock.cli.confirm import confirm
-from penstock.cli.data import Documents, count_rows, find_table, statements_of
+from penstock.cli.data import Documents, count_rows, find_table, names_of, statements_of
 from penstock.cli.lines import LineRefused, Piece, Read, load_piece, show_progress
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options
@@ -154,8 +154,8 @@ class _Import:
     def _near(self, name: str) -> TableStatements | None:
         """The table of a name; one of Convex may be the plural in camel case."""
         for definition in self._backend.app.definitions():
-            same = name in {definition.name, definition.table.__name__}
-            if same or (self._source.of_convex and _simplify(definition.name) & _simplify(name)):
+            is_like = self._source.of_convex and _simplify(definition.name) & _simplify(name)
+            if is_like or name in names_of(definition):
                 return statements_of(self._backend, definition)
         return None
 

@@ -61,7 +61,7 @@ class Step:
 @dataclass(slots=True)
 class _Found:
     view: View
-    tables: set[str]  # the names of managed tables
+    tables: Mapping[str, list[str]]  # the managed tables by the prefix of their ids, which components may share
     jobs: dict[JobId, JobStatus] = field(default_factory=dict)
     traces: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)  # that log events may name
@@ -95,7 +95,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     of = view.word("of")
     if of is None:
         return {"of": "", "steps": [], "rows": [], "jobs": 0, "full": False, "last": await _last(view)}
-    names = {one.name for one in view.backend.app.definitions() if one.managed}
+    names = _tables(view)
     found = _Found(view, names, words={of})
     if is_id(JOB_PREFIX, of):
         job = await view.backend.job(JobId(of))
@@ -128,6 +128,15 @@ async def _load(view: View) -> Mapping[str, Any]:
     }
 
 
+def _tables(view: View) -> dict[str, list[str]]:
+    """The names of managed tables by the prefix of their ids."""
+    found: dict[str, list[str]] = {}
+    for one in view.backend.app.definitions():
+        if one.managed:
+            found.setdefault(one.id_prefix, []).append(one.name)
+    return found
+
+
 async def _follow(found: _Found, job: JobStatus) -> None:
     """Add the jobs of a job's trace: that of its caller, or the one that it has begun itself."""
     trace = job.options.trace
@@ -140,12 +149,12 @@ def _insert_time(row: str) -> datetime:
 
 async def _add_row(found: _Found, row: str) -> None:
     """Add what a row's reactive tasks and outboxes know of it."""
-    backend, table = found.view.backend, row[:-27]
+    backend, tables = found.view.backend, found.tables[row[:-27]]
     found.words.add(json.dumps([row]))  # as the change feed spells it
-    inserted, link = _insert_time(row) + _WITHIN, f"/data/{table}/row?key={row}"
-    found.steps.append(Step(inserted, None, "insert", table, link, f"…{row[-6:]}"))
+    inserted, link = _insert_time(row) + _WITHIN, f"/data/{tables[0]}/row?key={row}" if len(tables) == 1 else ""
+    found.steps.append(Step(inserted, None, "insert", " or ".join(tables), link, f"…{row[-6:]}"))
     for task in (one.task for one in backend.app.tasks):
-        if task.definition.name != table:
+        if task.definition.name not in tables:
             continue
         record = await backend.app.tasks.find(backend, task.name, row)
         if record is not None:
@@ -157,7 +166,7 @@ async def _add_row(found: _Found, row: str) -> None:
                 found.add(job)
     for outbox in backend.app.outboxes:
         definition = outbox.outbox.definition
-        if definition is not None and definition.name == table:
+        if definition is not None and definition.name in tables:
             page = await backend.app.outboxes.messages(backend, outbox.outbox.name, limit=_MOST_MESSAGES)
             for one in page.messages:
                 at = one.failed_at or one.written_at

@@ -53,6 +53,7 @@ class FileRow:
     digest: str
     content_type: str | None
     creator: str | None
+    component: str = ""  # whose it is; empty for the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,17 @@ class Files(Noun, queries=("files",)):
         return self._one(FileRow, await self._ask(session, "find_url", storage_id=storage_id))
 
     async def list(
-        self, session: OpenTransaction, below: str, limit: int, of_type: str | None = None
+        self,
+        session: OpenTransaction,
+        below: str,
+        limit: int,
+        *,
+        of_type: str | None = None,
+        component: str | None = None,
     ) -> builtins.list[FileRow]:
-        """Files whose ids are below one, newest first, perhaps only those whose types contain a text."""
-        return self._read(FileRow, await self._fetch(session, "page", below=below, limit=limit, type=of_type))
+        """Files whose ids are below one, newest first; perhaps those of a component, or of types with a text."""
+        given = {"below": below, "limit": limit, "type": of_type, "component": component}
+        return self._read(FileRow, await self._fetch(session, "page", **given))
 
     async def find_existing(self, session: OpenTransaction, ids: Iterable[str]) -> set[str]:
         """The files, of some, that are there."""

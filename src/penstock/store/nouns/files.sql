@@ -1,5 +1,5 @@
 -- {file}: the columns of a file.
-select id, created_at, key, storage_id, size, digest, content_type, creator from penstock.stored_file f
+select id, created_at, key, storage_id, size, digest, content_type, creator, component from penstock.stored_file f
 
 -- {there}: whether a file is not deleted.
 not exists (select from penstock.file_removal r where r.file = f.id)
@@ -8,8 +8,8 @@ not exists (select from penstock.file_removal r where r.file = f.id)
 select name, secret from penstock.file_space;
 
 -- add: add a file.
-insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator, claimed)
-values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator, :claimed)
+insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator, claimed, component)
+values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator, :claimed, :component)
 returning id;
 
 -- find: a file.
@@ -18,9 +18,10 @@ returning id;
 -- find_url: a file by the secret part of its URL.
 {file} where storage_id = :storage_id and {there};
 
--- page: files of some type, newest first, below an id.
+-- page: files of some type and component, newest first, below an id.
 -- Unbounded: of types that are rare it reads all.
-{file} where id < :below and (:type::text is null or strpos(content_type, :type) > 0) and {there}
+{file} where id < :below and (:component::text is null or component = :component)
+  and (:type::text is null or strpos(content_type, :type) > 0) and {there}
 order by id desc limit :limit;
 
 -- existing: which of some files are there.

@@ -34,6 +34,7 @@ class Plan:
     migrations: tuple[tuple[str, str], ...]  # names and SQL of penstock's own migrations that are missing, in order
     differences: tuple[Difference, ...]
     changes: tuple[Change, ...]
+    left: tuple[str, ...] = ()  # tables of components that no program uses any more
 
     @property
     def empty(self) -> bool:
@@ -48,7 +49,9 @@ class Plan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on what is stored but not declared, and left alone."""
-        return tuple(note for one in self.differences for note in (*one.notes, *one.remarks))
+        kept = "is of a component that no program uses any more, and keeps its rows: use it again, or drop the table"
+        notes = (note for one in self.differences for note in (*one.notes, *one.remarks))
+        return (*notes, *(f"{table} {kept}" for table in self.left))
 
     @property
     def drift(self) -> tuple[str, ...]:
@@ -136,8 +139,12 @@ async def _note_look_alikes(description: Description, differences: Sequence[Diff
     for one in differences:
         one.notes += [
             f"{one.definition.name} is new, and {other.name}, which nobody declares, has the same columns. Did you "
-            f"rename it? Ids begin with the name of their table: declare {one.definition.table.__name__} with "
-            f'name="{other.name}", and its rows stay.'
+            + (
+                f"rename it? Ids begin with the name of their table: declare {one.definition.table.__name__} with "
+                f'name="{other.name}", and its rows stay.'
+                if one.definition.row_type is one.definition.table
+                else "rename its component? Use it under its former name, and its rows stay."
+            )
             for other in others.values()
             if one.stored is None and _columns(other) == _columns(one.declared)
         ]

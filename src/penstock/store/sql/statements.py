@@ -446,6 +446,7 @@ class Statements:
         self.ordered: frozenset[str] = frozenset()  # those in which each change is a message of any program's outbox
         # managed tables with triggers of somebody else's, which may change the row, and any other one
         self.triggered: frozenset[str] = frozenset()
+        self.foreign: Mapping[type[Table], str] = {}  # tables of components, as their apps declare them
         self._tables: dict[type[Table], TableStatements] = {}
 
     def of(self, table: type[Table], definition: TableDefinition) -> TableStatements:
