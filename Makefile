@@ -4,10 +4,11 @@ VERSION ?= dev
 BIN := .venv/bin
 READY := .venv/.ready
 CHAT := examples/chat
+DEMOS := examples/demos
 CHAT_READY := $(CHAT)/node_modules/.package-lock.json
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chat quick test test-long servers matrix check docs bench bench-hostile chaos format dist deploy-check lock clean
+.PHONY: help demo chat demos quick test test-long servers matrix check docs bench bench-hostile chaos format dist deploy-check lock clean
 
 help: ## list these commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -31,6 +32,12 @@ chat: $(READY) $(CHAT_READY) ## build and serve the chat, whose page shows live 
 	npm run --prefix $(CHAT) --silent build
 	@echo "Open http://127.0.0.1:8000 in two windows. Control-C stops the chat."
 	DATABASE_URL=$${DATABASE_URL:-sqlite:///$(CHAT)/chat.db} $(BIN)/uvicorn --app-dir $(CHAT) --log-level warning web:web
+
+demos: $(READY) $(CHAT_READY) ## build and serve one of Convex's demos, rebuilt: DEMO=search, or another folder of examples/demos
+	npm run --prefix $(DEMOS) --silent build
+	@echo "Open http://127.0.0.1:8000 in two windows. Control-C stops the demo."
+	cd $(DEMOS) && DATABASE_URL=$${DATABASE_URL:-sqlite:///$(or $(DEMO),search).db} DEMO=$(or $(DEMO),search) \
+		$(CURDIR)/$(BIN)/uvicorn --log-level warning web:web
 
 quick: $(READY) ## check and test in half a minute, for every save: lint, types, rules, and the conformance suite on SQLite
 	$(BIN)/ruff format --check .
@@ -110,4 +117,4 @@ lock: ## choose the versions of requirements-dev.txt anew
 	rm -rf .venv-lock
 
 clean: ## remove what the other commands made
-	rm -rf .venv .venv-deploy .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built tests/clients/node_modules tests/postgres/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist
+	rm -rf .venv .venv-deploy .venv-lock benchmarks/.peers $(CHAT)/node_modules $(CHAT)/page/built $(DEMOS)/built tests/clients/node_modules tests/postgres/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache docs/_build dist

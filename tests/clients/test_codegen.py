@@ -19,7 +19,7 @@ from uuid import UUID
 import chat
 import httpx
 import pytest
-from stage import everykind
+from stage import album, everykind
 from stage.clients import COMPILERS, client, node_modules
 from stage.needs import program
 from stage.sockets import listening
@@ -87,6 +87,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "tsconfig.json").write_text(json.dumps(SETTINGS))
     write(public(chat.app), tmp_path / "chat")
     write(public(everykind.app), tmp_path / "everykind")
+    write(public(album.app), tmp_path / "album")
     write(Description((), {}), tmp_path / "empty")
     write(Description(AWKWARD, {}), tmp_path / "awkward")
     return tmp_path
@@ -99,7 +100,8 @@ def run(folder: Path, *command: str | Path, told: str = "") -> str:
 
 
 def test_typescript_and_convexs_tools_accept_them(project: Path) -> None:
-    for name, app in ("chat", chat.app), ("everykind", everykind.app):
+    assert 'storageId: Id<"_storage">' in (project / "album" / "api.d.ts").read_text("utf-8")
+    for name, app in ("chat", chat.app), ("everykind", everykind.app), ("album", album.app):
         spec = project / f"{name}.json"
         spec.write_text(json.dumps(function_spec(describe(app.registry), "http://127.0.0.1:8000")))
         tool = project / "node_modules" / ".bin" / "convex-helpers"
@@ -113,7 +115,7 @@ def test_pyright_accepts_them_and_refuses_mistakes(project: Path) -> None:
     (project / "everykind" / "narrowing.py").write_text((HERE / "narrowing.py").read_text("utf-8"))
     pyright = project / "node_modules" / ".bin" / "pyright"
     done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable, "--outputjson", "chat", "everykind", "empty", "awkward"],
+        [pyright, "--pythonpath", sys.executable, "--outputjson", "chat", "everykind", "album", "empty", "awkward"],
         cwd=project, capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = [(Path(one["file"]).name, one["rule"]) for one in json.loads(done.stdout)["generalDiagnostics"]]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from stage.clients import SOCKETS, Kind, Server, client, serving
+from playwright.async_api import FilePayload, expect
+from stage.chromium import browser, quiet_page
+from stage.clients import CHAT, SOCKETS, Kind, Server, client, node_modules, serving
 from stage.examples import LONG
 from stage.files import bytes_in, keys_of, make_old, place_of, sweep
 from stage.processes import Command, Process
+from stage.sockets import listening
 from stage.waits import until
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
 from penstock import App
 from penstock.testing import TestApp
@@ -23,6 +31,11 @@ MIB = 1024 * 1024
 LARGE = (1024 if LONG else 192) * MIB
 MOST_MEMORY = 40 * MIB
 PIECE = bytes(range(256)) * 256
+DOT: FilePayload = {
+    "name": "dot.gif",
+    "mimeType": "image/gif",
+    "buffer": base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"),
+}
 
 
 class AlbumServer(Server):
@@ -76,6 +89,53 @@ async def test_the_upload_example_of_convex(database_url: str, kind: Kind, tmp_p
         gone = await browser.get(url)
         assert (gone.status_code, gone.json()["code"]) == (404, "FileNotFound")
         await until(lambda: bytes_in(files) == {})
+
+
+class DevelopedAlbum(Server):
+    """The album under ``penstock dev``, which needs no setting for the URLs of files."""
+
+    def spawn(self) -> Process:
+        given = ("dev", "--no-reload", "--port", str(self.port))
+        return Command("stage.album", self.database, *given, **self.settings)
+
+
+def build_album(folder: Path) -> None:
+    """Build the page, with the packages of the chat."""
+    packages = node_modules(CHAT) / "node_modules"
+    (folder / "album.jsx").write_text((Path(__file__).parent / "album.jsx").read_text("utf-8"), "utf-8")
+    (folder / "index.html").write_text(
+        '<!doctype html><html lang="en"><title>Album</title><link rel="icon" href="data:,">'
+        '<body><script type="module" src="album.js"></script></body></html>'
+    )
+    command = [str(packages / ".bin" / "esbuild"), "album.jsx", "--bundle", "--jsx=automatic", "--outfile=album.js"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, env=os.environ | {"NODE_PATH": str(packages)})
+
+
+@pytest.mark.long
+async def test_the_page_of_the_upload_example_on_another_origin(database_url: str, tmp_path: Path) -> None:
+    page_folder = tmp_path / "page"
+    page_folder.mkdir()
+    build_album(page_folder)
+    static = Starlette(routes=[Mount("/", StaticFiles(directory=page_folder, html=True))])
+    files = str(tmp_path / "files")
+    async with (
+        listening(static) as origin,
+        serving(database_url, DevelopedAlbum, files=files, cors_origins=origin) as server,
+        browser() as opened,
+        quiet_page(opened) as page,
+    ):
+        await page.goto(f"{origin}/?server={server.url}")
+        for count in (1, 2):
+            await page.get_by_label("Picture").set_input_files(DOT)
+            await page.get_by_role("button", name="Send").click()
+            await expect(page.get_by_role("img", name="Sent")).to_have_count(count)
+        shown = page.get_by_role("img", name="Sent").first
+        assert (await shown.get_attribute("src") or "").startswith(f"{server.url}/api/storage/")
+        await expect(shown).to_have_js_property("naturalWidth", 1)
+        await page.get_by_role("button", name="Delete").first.click()
+        await expect(page.get_by_text("deleted")).to_be_visible()
+        await expect(page.get_by_role("img", name="Sent")).to_have_count(1)
+        await until(lambda: len(bytes_in(files)) == 1)
 
 
 @pytest.fixture(params=["folder", "bucket"])

@@ -82,8 +82,8 @@ class Board:
 
 
 @asynccontextmanager
-async def board(app: App, database: str | None = None, *, dev: bool = True) -> AsyncIterator[Board]:
-    async with TestApp(app, database, admin_token=ADMIN, dev=dev) as test:
+async def board(app: App, database: str | None = None, *, dev: bool = True, **settings: Any) -> AsyncIterator[Board]:
+    async with TestApp(app, database, admin_token=ADMIN, dev=dev, **settings) as test:
         yield Board(test)
 
 

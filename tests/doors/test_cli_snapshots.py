@@ -112,7 +112,7 @@ TABLES = {
 def moved(shell: Console) -> Console:
     shell.write("chat.py", PROGRAM)
     shell.ok("migrate")
-    write_zip(shell.folder / "snapshot.zip", TABLES, _storage="{}")
+    write_zip(shell.folder / "snapshot.zip", TABLES, _components="{}")
     return shell
 
 
@@ -128,7 +128,7 @@ def test_ids_of_convex_become_ids_wherever_they_stand(moved: Console) -> None:
     assert [(one["from"], one["table"], one["rows"]) for one in done["tables"]] == [
         ("users", "user", 2), ("userProfiles", "user_profile", 1), ("messages", "message", 3),
     ]  # fmt: skip
-    assert done["left_out"] == ["_storage"]
+    assert done["left_out"] == ["_components"]
     users = rows_of(moved, "user")
     assert [(one["name"], one["nick_name"]) for one in users] == [("Ada", None), ("Bob", "b")], "by creation time"
     assert users[0]["_creationTime"] == 1_700_000_000_001.25
@@ -264,6 +264,7 @@ def test_csv_and_arrays_are_read(moved: Console) -> None:
         (b"name,nick_name\nAda,b,c\n", "line 2: it does not have 2 cells"),
         (b"name\nAda\n\xff\n", "It is no UTF-8"),
         (b'name,nick_name\n"Ada,b\n', "line 2: unexpected end of data"),
+        (b"name,nick_name,name\nAda,b,Eve\n", "line 1: the header has the column 'name' more than once"),
     ):
         assert said in moved("import", "user", "-", "--csv", "--append", stdin=text).err
     moved.ok(

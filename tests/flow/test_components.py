@@ -137,9 +137,13 @@ async def pay(ctx: MutationCtx, row: Id[billing.Charge]) -> None:
 async def test_jobs_that_share_a_transaction_read_the_rows_of_their_use(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = list[Exception]()
-    part = Groups._part
-    monkeypatch.setattr(Groups, "_part", lambda self, group, error: failed.append(error) or part(self, group, error))
+    failed, part = list[Exception](), Groups._part
+
+    def note(self: Groups, group: Any, error: Exception) -> None:
+        failed.append(error)
+        part(self, group, error)
+
+    monkeypatch.setattr(Groups, "_part", note)
     async with TestApp(app, database_url) as test:
         for use in (shop, club):
             rows = [await test.run_mutation(use[billing.charge], name, 1) for name in ("Ada", "Bob", "Cyd")]

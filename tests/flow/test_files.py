@@ -444,6 +444,28 @@ async def test_unclaimed_files_go_and_claimed_ones_stay(database_url: str, place
         assert len(await keys_of(test)) == 4
 
 
+@pytest.mark.both_stores
+async def test_the_older_id_stands_for_a_file_and_claims_it(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        first, second, third = [await test.storage.get_metadata(await upload(test, bytes([n]))) for n in range(3)]
+        assert first is not None
+        assert second is not None
+        assert third is not None
+        older = Id[File](first.storage_id), Id[File](second.storage_id)
+        assert await test.run_query(url_of, older[0]) == f"/api/storage/{older[0]}"
+        for wrong in (older[0].upper(), older[0][:-1], f"{{{older[0]}}}", f"{older[0]}\n", "file_x"):
+            with pytest.raises(ArgumentsInvalid, match="id of table file"):
+                await test.run_query(url_of, Id(wrong))
+        await test.run_mutation(write, lambda ctx: ctx.db.insert(Picture(file=older[0])))
+        await test.run_mutation(write, lambda ctx: ctx.db.insert(Album(cover=first.id, pages=[older[1]])))
+        test.clock.advance(DAY)
+        await sweep(test)
+        listed = await test.run_query(read, lambda ctx: ctx.storage.list())
+        assert {one.id for one in listed} == {first.id, second.id}
+        (row,) = await test.run_query(read, lambda ctx: ctx.db.query(Picture).collect())
+        assert row.file == older[0]
+
+
 async def test_a_claim_during_the_sweep_counts(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with TestApp(app, database_url) as test:
         file = await upload(test)

@@ -24,6 +24,7 @@ from stage.waits import SOON, until
 Kind = Literal["node", "react", "python", "http"]
 SOCKETS: tuple[Kind, ...] = ("node", "react", "python")
 CHAT = EXAMPLES / "chat"
+DEMOS = EXAMPLES / "demos"
 COMPILERS = TESTS / "clients"
 _QUIET = {"log", "info"}  # what clients say there is no error
 
@@ -213,25 +214,35 @@ class Server:
 
 
 @cache
-def build_page() -> None:
-    """Build the page of the chat, once for all tests of a run; the test is skipped where its packages are missing."""
+def build_pages(folder: Path) -> None:
+    """Build the pages of an example, once for all tests of a run; the test is skipped where packages are missing."""
     npm = program("npm")
     node_modules()
     this_run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
-    with (Path(tempfile.gettempdir()) / f"penstock-chat-{os.getuid()}.lock").open("a+") as lock:
+    with (Path(tempfile.gettempdir()) / f"penstock-{folder.name}-{os.getuid()}.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
         if lock.read() == this_run != "":
             return
-        subprocess.run([npm, "run", "--silent", "build"], cwd=CHAT, check=True, capture_output=True)
+        subprocess.run([npm, "run", "--silent", "build"], cwd=folder, check=True, capture_output=True)
         lock.truncate(0)
         lock.write(this_run)
 
 
 class ChatServer(Server):
     def spawn(self) -> Process:
-        build_page()
+        build_pages(CHAT)
         return Asgi(CHAT, "web:web", self.port, DATABASE_URL=self.database)
+
+
+class DemoServer(Server):
+    def __init__(self, database: str, *, demo: str, **settings: str) -> None:
+        super().__init__(database, **settings)
+        self.settings["DEMO"] = demo
+
+    def spawn(self) -> Process:
+        build_pages(DEMOS)
+        return Asgi(DEMOS, "web:web", self.port, DATABASE_URL=self.database, **self.settings)
 
 
 class Asgi(Process):

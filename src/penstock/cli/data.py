@@ -27,7 +27,8 @@ from penstock.observe.readable import amount
 from penstock.schema.encoder import MASKED
 from penstock.schema.fields import Kind
 from penstock.schema.ids import format_id, is_id
-from penstock.schema.table import SYSTEM_COLUMNS, TableDefinition
+from penstock.schema.systemfields import SYSTEM_COLUMNS
+from penstock.schema.table import TableDefinition
 from penstock.schema.tighten import plain_validator
 from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
@@ -247,7 +248,7 @@ class Documents:
             elif column.kind is Kind.ENCRYPTED:
                 yield column.name, {ENCRYPTED: stored}
             elif column.name == "creation_time" and self._definition.managed:
-                yield column.name, (value - _EPOCH) // _MICROSECOND / 1000
+                yield column.name, creation_milliseconds(value)
             else:
                 say = _SAY.get(column.kind)
                 yield column.name, value if say is None else say(value)
@@ -347,6 +348,11 @@ class Documents:
             ((tag, content),) = value.items()
             return read_tag(tag, content)
         return value
+
+
+def creation_milliseconds(created: datetime) -> float:
+    """A creation time as exports and clients say it, from which `read_creation_time` gets it back."""
+    return (created - _EPOCH) // _MICROSECOND / 1000
 
 
 def read_creation_time(milliseconds: Any) -> datetime:

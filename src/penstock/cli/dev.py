@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, get_args, get_origin
@@ -48,7 +49,7 @@ from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.observe.readable import amount
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
-from penstock.server.run import bind, serve
+from penstock.server.run import bind, serve, url_of
 from penstock.store.open import scheme_of, sqlite_path
 
 _GREETED = "greeted"
@@ -123,7 +124,10 @@ class Life:
             await rename_columns(self._app, config)
         tell = partial(self._tell, self._app, config, made)
         stop = partial(self._tell_of_stop, config.grace)
-        where = partial(serve, listener=bind(self._host, self._port), dashboard=dashboard_is_installed())
+        listener = bind(self._host, self._port)
+        if not (config.public_url or ip_address(listener.getsockname()[0]).is_unspecified):
+            config = replace(config, public_url=url_of(listener))  # the page may be of another server
+        where = partial(serve, listener=listener, dashboard=dashboard_is_installed())
         await where(self._app, config, services=SERVICES, ready=tell, stopping=stop)
 
     async def stop(self, serving: asyncio.Task[None]) -> None:

@@ -100,10 +100,12 @@ class Lines:
         text = io.TextIOWrapper(self._stream, "utf-8-sig", newline="")
         reader = csv.DictReader(text, strict=True)
         try:
+            names = reader.fieldnames or ()
+            if repeated := sorted({name for name in names if names.count(name) > 1}):
+                raise LineRefused(1, f"the header has the column {repeated[0]!r} more than once.")
             for record in reader:
                 if None in record or None in record.values():
-                    names = len(reader.fieldnames or ())
-                    raise LineRefused(reader.line_num, f"it does not have {names} cells, as the header has.")
+                    raise LineRefused(reader.line_num, f"it does not have {len(names)} cells, as the header has.")
                 yield reader.line_num, to_json(record)
         except csv.Error as error:
             raise LineRefused(reader.reader.line_num, f"{error}.") from error

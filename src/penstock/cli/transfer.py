@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,10 @@ from penstock.cli.lines import LineRefused, Lines, Read, load_piece, open_file, 
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options, json_option
 from penstock.cli.output import print_json, say
-from penstock.cli.snapshots import Mode, import_snapshot, writing_snapshot
-from penstock.errors import ConfigError, PenstockError
+from penstock.cli.snapshots.archive import FILES, SnapshotWriter
+from penstock.cli.snapshots.files import export_files
+from penstock.cli.snapshots.importing import Mode, import_snapshot
+from penstock.errors import ConfigError, DataError, PenstockError
 from penstock.observe.readable import amount
 from penstock.store.session import Session
 from penstock.store.sql.statements import TableStatements
@@ -40,13 +42,13 @@ from penstock.transaction.transaction import Transaction
     "-o",
     required=True,
     metavar="FILE|DIR|ZIP|-",
-    help="A file for one table, a folder or a .zip for several, - for stdout.",
+    help="A file for one table, a folder for several, a .zip for several and for files, - for stdout.",
 )
 @json_option("Report as JSON.")
 def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
-    """Write TABLEs to files as JSON lines, by default all tables.
+    """Write TABLEs to files as JSON lines, by default all tables; to a .zip also the files of the program.
 
-    All rows come from one snapshot. penstock import reads the files back without loss.
+    All rows come from one snapshot. penstock import reads them back without loss.
     """
     if output == "-" and len(tables) != 1:
         raise click.UsageError("Only one table goes to stdout; name it.")
@@ -55,28 +57,47 @@ def export_tables(options: Options, tables: Sequence[str], output: str) -> None:
         print_json([{"table": table, "rows": rows, "file": str(file)} for table, rows, file in counts])
         return
     for table, rows, file in counts:
-        say(f"{table}: {amount(rows, 'row')} → {file}")
+        say(f"{table}: {amount(rows, 'file' if table == FILES else 'row')} → {file}")
 
 
 async def _export(backend: Backend, names: Sequence[str], output: str) -> list[tuple[str, int, str]]:
     tables = {name: find_table(backend, name) for name in names}.values() or [
         statements_of(backend, definition) for definition in backend.app.definitions()
     ]
+    if output.endswith(".zip"):
+        return await _export_zip(backend, tables, output, with_files=not names)
     async with snapshot(backend) as session:
         done = []
-        if output.endswith(".zip"):
-            with _open_output(Path(output)) as stream, writing_snapshot(stream) as add:
-                for statements in tables:
-                    with add(statements.definition.name) as entry:
-                        rows = await _write(backend, session, statements, entry)
-                    done.append((statements.definition.name, rows, output))
-            return done
         for statements in tables:
             table = statements.definition.name
             file = _file_of(table, output, alone=len(names) == 1)
             with _open_output(file) as stream:
                 done.append((table, await _write(backend, session, statements, stream), str(file or "stdout")))
         return done
+
+
+async def _export_zip(
+    backend: Backend, tables: Iterable[TableStatements], output: str, *, with_files: bool
+) -> list[tuple[str, int, str]]:
+    done, damaged = [], list[str]()
+    with _open_output(Path(output)) as stream, SnapshotWriter(stream) as archive:
+        async with snapshot(backend) as session:
+            for statements in tables:
+                with archive.add_table(statements.definition.name) as entry:
+                    rows = await _write(backend, session, statements, entry)
+                done.append((statements.definition.name, rows, output))
+        if (
+            with_files
+        ):  # after the snapshot, as large files take long, and old snapshots keep PostgreSQL from cleaning up
+            files, damaged = await export_files(backend, archive)
+            done += [(FILES, files, output)] if files else []
+    if damaged:
+        raise DataError(
+            f"The bytes of {amount(len(damaged), 'file')} are not there as they were stored, such as of {damaged[0]}.",
+            fix=f"{output} has all others. Look whether the setting files is right; delete what is lost.",
+            files=damaged,
+        )
+    return done
 
 
 def _file_of(table: str, output: str, *, alone: bool) -> Path | None:
@@ -142,10 +163,10 @@ def import_rows(
     skip_refused: bool,
     yes: bool,
 ) -> None:
-    """Read rows into TABLE from a FILE, or all tables from a FILE.zip.
+    """Read rows into TABLE from a FILE, or all tables and files from a FILE.zip.
 
     A FILE holds JSON lines, a JSON array or CSV; - is stdin. A FILE.zip is from penstock export, or a snapshot that
-    Convex exported, as in: penstock import convex FILE.zip. Keeps ids and creation times; ids of Convex become
+    Convex exported, as in: penstock import convex FILE.zip. Keeps ids, creation times and files; ids of Convex become
     penstock's, wherever they stand. Tables must be empty without --append or --replace.
     """
     if append and replace:

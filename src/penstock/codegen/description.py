@@ -15,17 +15,20 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from penstock.dataclass import dataclass
+from penstock.files.file import File
 from penstock.functions.component import Component
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.signature import WIRE_NAMES
 from penstock.schema.ids import ID_OF, is_several
-from penstock.schema.table import SYSTEM_COLUMNS, Table, TableDefinition
+from penstock.schema.systemfields import SYSTEM_COLUMNS
+from penstock.schema.table import Table, TableDefinition, table_of
 from penstock.transaction.pages import Page, PaginationOptions
 from penstock.wire.integers import is_int64
 
 Schema = dict[str, Any]
 TYPES = "#/components/schemas/"  # where OpenAPI keeps them
+_STORAGE = "_storage"  # as Convex names the table of files
 SAME = ("number", "boolean", "null", "string")  # types that JSON Schema and JavaScript call alike
 
 
@@ -126,11 +129,11 @@ def _describe(function: AnyFunction, arguments: Schema, returns: Schema) -> Func
 
 def _as_on_the_wire(schema: Schema) -> Schema:
     """The schema of a type; of a row with its marks, as `wire.outgoing` writes them."""
-    if "x-table" not in schema:
+    if "x-rows-of" not in schema:
         return schema
     several = schema.pop("x-key-columns") > 1
     fields = dict(schema["properties"])
-    marks: Schema = {"_id": {"type": "array" if several else "string", "x-id": schema["x-table"]}}
+    marks: Schema = {"_id": {"type": "array" if several else "string", "x-id": schema.pop("x-rows-of")}}
     if schema.pop("x-managed"):
         for name in SYSTEM_COLUMNS:
             del fields[name]
@@ -146,6 +149,8 @@ class _Schemas(GenerateJsonSchema):
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         found = super().generate_inner(schema)
         target = schema.get("metadata", {}).get(ID_OF)
+        if target is File:
+            return {**found, "x-id": _STORAGE}
         if (declared := getattr(target, "__declared__", None)) is None:
             return found
         name = self.names.get(target, declared.sql_name)
@@ -154,8 +159,10 @@ class _Schemas(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found, cls = super().model_schema(schema), schema["cls"]
         if issubclass(cls, Table) and self.mode == "serialization":
-            declared, name = cls.__declared__, self.names.get(cls, cls.__declared__.sql_name)
-            found |= {"x-table": name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+            declared, name = cls.__declared__, self.names.get(table_of(cls), cls.__declared__.sql_name)
+            found |= {"x-rows-of": name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
+            if table_of(cls) is cls:
+                found["x-table"] = name
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"
             found.pop("description", None)  # it has Python's names

@@ -36,7 +36,7 @@ from penstock.codec import IS_ENCRYPTED, MARK
 from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.schema.encoder import Encoder
-from penstock.schema.ids import Id, id_prefix_of, is_id, is_several, target_of
+from penstock.schema.ids import Id, id_prefix_of, is_several, names_row, target_of
 from penstock.schema.tighten import plain_validator, schema_of
 from penstock.values import INT64_MAX, INT64_MIN, check_text
 
@@ -274,7 +274,7 @@ def _id_encoder(where: str, annotation: Any) -> Encode:
 
     def encode(value: str) -> str:
         prefix = id_prefix_of(target)
-        if prefix is not None and not is_id(prefix, value):
+        if prefix is not None and not names_row(prefix, value):
             raise ValueInvalid(f"{where}: {value!r} is not an id of table {prefix}.", table=prefix)
         check_text(value, where)
         return str(value)

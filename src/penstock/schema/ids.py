@@ -6,6 +6,7 @@ form). Leaves making the UUID to the clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, LiteralString, TypeVar, get_args, get_origin
@@ -25,6 +26,7 @@ JOB_PREFIX = "job"
 FILE_PREFIX = "file"
 ID_OF = "penstock.id_of"  # in the metadata of a schema: the table whose ids it checks
 WRONG_ID: LiteralString = "id_of_another_table"  # pydantic's type of error for a text that is no id of the table
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _SHIFTS = range(120, -1, -10)
 _LOW_BITS = 40
 _LOW = (1 << _LOW_BITS) - 1
@@ -36,8 +38,9 @@ class Id(str, Generic[T]):
     """The id of a row of table `T`: a string such as ``booking_01jd3k4v5w6x7y8z9a0b1c2d3e``.
 
     In annotations `Id[Booking]` is checked where it enters: an id of another table, or a malformed one, is
-    refused. For a user-owned table (``managed=False``) it is the key as text, or a tuple of values if that has several
-    columns. Each has to be a value of its column.
+    refused. `Id[File]` also takes the UUID at the end of a file's permanent URL. For a user-owned table
+    (``managed=False``) it is the key as text, or a tuple of values if that has several columns. Each has to be a
+    value of its column.
     """
 
     __slots__ = ()
@@ -70,7 +73,8 @@ class Id(str, Generic[T]):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         described = handler(schema)
         if (prefix := id_prefix_of(cls.__target__)) is not None:
-            described["pattern"] = f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{{_LENGTH - 1}}}$"
+            older = f"|^{_UUID}$" if prefix == FILE_PREFIX else ""
+            described["pattern"] = f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{{_LENGTH - 1}}}${older}"
         return described
 
 
@@ -81,7 +85,7 @@ RowId = Id[T] | int | UUID | tuple[Any, ...]
 def _check(target: Any, text: str) -> Id[Any]:
     """A text as an id of a table, which may be named before its class exists."""
     prefix = id_prefix_of(target)
-    if prefix is not None and not is_id(prefix, text):
+    if prefix is not None and not names_row(prefix, text):
         raise PydanticCustomError(
             WRONG_ID,
             "Input should be an id of table {table}, like {table}_01jd3k4v5w6x7y8z9a0b1c2d3e",
@@ -142,6 +146,16 @@ def is_id(prefix: str, text: str) -> bool:
         and text[start] in "01234567"  # 26 characters hold 130 bits; an id has 128
         and not text[start:].strip(_ALPHABET)
     )
+
+
+def names_row(prefix: str, text: str) -> bool:
+    """Whether a text stands for a row of a table where its id is wanted: its id, or a file's UUID."""
+    return is_id(prefix, text) or (prefix == FILE_PREFIX and is_storage_id(text))
+
+
+def is_storage_id(text: str) -> bool:
+    """Whether a text is the UUID in the permanent URL of a file, which stands for its id."""
+    return re.fullmatch(_UUID, text) is not None
 
 
 def parse_id(prefix: str, text: str) -> int:

@@ -32,10 +32,10 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema
 
 from penstock.dataclass import dataclass
-from penstock.errors import DeclarationError, PenstockError, ValueInvalid
+from penstock.errors import DeclarationError, PenstockError, UsageError, ValueInvalid
 from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import FILE_PREFIX, JOB_PREFIX, Id, is_id
@@ -43,6 +43,7 @@ from penstock.schema.index import Index
 from penstock.schema.keys import check_key, check_several, encode_one, wrong_id
 from penstock.schema.rules import Rules
 from penstock.schema.searching import check_search
+from penstock.schema.systemfields import SYSTEM_COLUMNS, SYSTEM_FIELDS, add_system_fields
 from penstock.schema.tighten import tighten
 from penstock.search.index import SearchIndex
 
@@ -85,6 +86,8 @@ class Table(BaseModel, metaclass=_Frozen):
             of a row with several key columns is a tuple of their values.
         live: Whether its changes are captured while live queries read it, which then run again at once; otherwise they
             look again every few seconds. By default that of `managed`: capturing puts triggers on the table.
+        stored: Whether it is a table. With ``stored=False`` it is none, but a row of the table that it derives from,
+            with more fields, for results: ``class Shown(Message, stored=False)``. `from_row` makes one.
 
     Raises:
         DeclarationError: At import, for a name, a field or an index that cannot be. If it names classes that come
@@ -119,9 +122,10 @@ class Table(BaseModel, metaclass=_Frozen):
         def creation_time(self) -> datetime:
             """When this row was inserted: the ``ctx.now()`` of its mutation."""
 
-    def __init_subclass__(cls, *, managed: bool = True, **_arguments: Any) -> None:
+    def __init_subclass__(cls, *, managed: bool = True, stored: bool = True, **_arguments: Any) -> None:
         super().__init_subclass__()
-        cls.__managed__ = managed  # which its schema, made next, depends on
+        if stored:
+            cls.__managed__ = managed  # which its schema, made next, depends on
 
     @classmethod
     def __pydantic_init_subclass__(
@@ -132,11 +136,15 @@ class Table(BaseModel, metaclass=_Frozen):
         key: str | Sequence[str] | None = None,
         managed: bool = True,
         live: bool | None = None,
+        stored: bool = True,
         **unknown: Any,
     ) -> None:
         with _add_place(cls):
             if unknown:
                 raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
+            if not stored:
+                _check_unstored(cls, alone=not (name or source or key or live is not None) and managed)
+                return
             cls.__declared__ = _declare(cls, name, source, key, managed, managed if live is None else live)
         cls.__id_prefix__ = cls.__declared__.sql_name if managed else None
         if (rows := cls.__dict__.get("__row_type__")) is not None:
@@ -147,8 +155,31 @@ class Table(BaseModel, metaclass=_Frozen):
             definition_of(cls)
 
     @classmethod
+    def from_row(cls, row: Table, /, **more: Any) -> Self:
+        """Make a row of a class with ``stored=False``: the fields of a stored row, and the ones that the class adds.
+
+        Args:
+            row: A row of the table that the class derives from, as `get` and queries give it.
+            **more: The fields that the class adds. Fields of the row may be among them, which they then replace.
+
+        Raises:
+            UsageError: The class is a table itself, or the row is none of the table that it derives from.
+            ValidationError: Of pydantic: a field is missing, unknown, or of another type.
+        """
+        table = table_of(cls)
+        if table is cls or not isinstance(row, table) or "id" not in row.__dict__:
+            raise UsageError(
+                f"{cls.__name__}.from_row does not take this {type(row).__name__}.",
+                fix=f"Derive a class from {table.__name__} with stored=False, and pass it a stored row of that table.",
+            )
+        fields = {name: value for name, value in row.__dict__.items() if table.__managed__ or name in cls.model_fields}
+        made = cls.model_validate(fields | more)
+        made.__dict__.setdefault("id", row.__dict__["id"])
+        return made
+
+    @classmethod
     def __check_id__(cls, given: Any) -> Any:
-        definition = definition_of(cls)
+        definition = definition_of(table_of(cls))
         if len(definition.key) == 1:
             definition.encode_key(given)
             return given
@@ -342,6 +373,11 @@ def make_row(table: type[Table], fields: dict[str, Any], names: set[str] | None 
     return row
 
 
+def table_of(cls: type[Table]) -> type[Table]:
+    """The table whose rows a class has: itself, or with ``stored=False`` the one that it derives from."""
+    return next(one for one in cls.__mro__ if "__declared__" in vars(one))
+
+
 def definition_of(table: type[Table]) -> TableDefinition:
     """A table's definition, made on first use, when all classes it refers to exist."""
     found: TableDefinition | None = getattr(table, "__dict__", {}).get("__definition__")
@@ -352,6 +388,10 @@ def _define(table: type[Table]) -> TableDefinition:
     given: object = table
     if not isinstance(given, type) or not issubclass(given, Table) or given is Table:
         raise DeclarationError(f"{table!r} is not a table.", fix="Pass the class of the table, such as Booking.")
+    if (stored := table_of(table)) is not table:
+        raise DeclarationError(
+            f"{table.__name__} has stored=False, so it is no table.", fix=f"Pass {stored.__name__}, whose rows it has."
+        )
     if not table.__pydantic_complete__:
         try:
             table.model_rebuild()
@@ -426,6 +466,17 @@ def _declare(
     if len(cls.model_fields) > _MAX_COLUMNS:
         raise DeclarationError(f"Table {cls.__name__} has more than {_MAX_COLUMNS} fields.")
     return _Declared(sql_name, columns, managed, live, place_of_class(cls))
+
+
+def _check_unstored(cls: type[Table], *, alone: bool) -> None:
+    """Check that a class which is no table derives from one, and does not hide what that table has."""
+    what = f"Table {cls.__name__}: stored=False"
+    if not hasattr(cls, "__declared__"):
+        raise DeclarationError(f"{what} needs a table to derive from.", fix="class Shown(Message, stored=False): …")
+    if not alone:
+        raise DeclarationError(f"{what} takes no other class arguments.", fix="Leave them to the table.")
+    if hidden := next((name for name in SYSTEM_COLUMNS if name in cls.model_fields), None):
+        raise DeclarationError(f"{what}: the field {hidden} is penstock's own.", fix="Choose another name.")
 
 
 def _indexes(cls: type[Table]) -> Iterator[Index]:
@@ -560,41 +611,3 @@ def _add_place(table: type[Table], name: str = "") -> Iterator[None]:
             rest = error.what.removeprefix(subject) if error.what.startswith(subject) else f": {error.what}"
             error.what = f"{subject} ({error.facts['place']}){rest}"
         raise
-
-
-SYSTEM_COLUMNS = ("id", "creation_time")
-
-SYSTEM_FIELDS = (
-    Column("id", Kind.TEXT, optional=False, decode=Id),
-    Column("creation_time", Kind.DATETIME, optional=False),
-)
-
-_Checked = tuple[dict[str, Any], dict[str, Any] | None, set[str]]  # fields, extra ones, and names of those given
-
-
-def add_system_fields(schema: CoreSchema, id_schema: CoreSchema) -> None:
-    """Add the system fields to the schema of a table, in place."""
-    outer: Any = schema
-    inner: Any = outer.get("schema", {})
-    while "fields" not in inner and "schema" in inner:  # inside validators of the user's own
-        outer, inner = inner, inner["schema"]
-    if inner.get("type") != "model-fields" or inner["fields"].keys() >= {*SYSTEM_COLUMNS}:
-        return  # it has them already: pydantic makes a schema of a class once, and asks for it each time
-    kinds = (id_schema, core_schema.datetime_schema(tz_constraint="aware"))
-    system = {
-        name: core_schema.model_field(core_schema.with_default_schema(kind, default=None, validate_default=False))
-        for name, kind in zip(SYSTEM_COLUMNS, kinds, strict=True)
-    }
-    fields = {**inner, "fields": {**system, **inner["fields"]}}
-    outer["schema"] = core_schema.no_info_after_validator_function(_both_or_neither, fields)
-
-
-def _both_or_neither(checked: _Checked) -> _Checked:
-    """Remove the system fields from a row that is not stored."""
-    fields = checked[0]
-    missing = [name for name in SYSTEM_COLUMNS if fields[name] is None]
-    if len(missing) == 1:
-        raise PydanticCustomError("half_a_stored_row", "A stored row has both id and creation_time")
-    for name in missing:
-        del fields[name]
-    return checked

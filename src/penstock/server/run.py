@@ -63,13 +63,13 @@ async def serve(
         stopping: Called by the handler of the first signal, with the numbers of calls and of jobs under way.
     """
     with closing(listener), ExitStack() as ports:
-        url, sockets = _url(listener), [listener]
+        url, sockets = url_of(listener), [listener]
         if config.http_port == listener.getsockname()[1]:
             raise ConfigError(f"http_port is {config.http_port}, the port of all else.", fix="Choose another one.")
         if config.http_port:
             sockets.append(bind(listener.getsockname()[0], config.http_port, shared=shares_ports))
             ports.callback(sockets[-1].close)
-            event("server.http_started", logging.INFO, url=_url(sockets[-1]))
+            event("server.http_started", logging.INFO, url=url_of(sockets[-1]))
         async with app.open(config=config, services=services) as backend:
             asgi = asgi_app(app, backend=backend, dashboard=dashboard)
             async with metrics_served(backend):
@@ -88,7 +88,7 @@ async def metrics_served(backend: Backend) -> AsyncIterator[None]:
     with closing(bind(config.metrics_host, config.metrics_port)) as listener:
         server = _MetricsServer(_listening(metrics_app(backend), timeout_graceful_shutdown=1))
         serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name="penstock-metrics")
-        event("server.metrics_started", logging.INFO, url=f"{_url(listener)}/metrics")
+        event("server.metrics_started", logging.INFO, url=f"{url_of(listener)}/metrics")
         try:
             yield
         finally:
@@ -206,7 +206,7 @@ def _cannot_listen(where: str, error: Exception) -> ConfigError:
     )
 
 
-def _url(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

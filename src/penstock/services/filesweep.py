@@ -65,17 +65,17 @@ class FileSweep:
         A program without any field of the type `Id[File]` keeps ids in another way, so nothing of it is deleted.
         """
         before = self._engine.clock.now() - timedelta(seconds=self._engine.config.unclaimed_files_ttl)
-        ids = await self._files.list_unclaimed(before, _AT_ONCE)
-        if not ids or not (fields := await self._list_fields()):
+        files = await self._files.list_unclaimed(before, _AT_ONCE)
+        if not files or not (fields := await self._list_fields()):
             return _LATER
         if hidden := self._find_hidden(fields):
             log_event("files.not_swept", logging.WARNING, fields=",".join(hidden), fix=_UNSEEN)
             return _RARELY
         async with reading(self._engine.store.begin_read) as session:  # a long look, which keeps nobody from writing
-            claimed = await self._files.find_claimed(session, ids, fields)
+            claimed = await self._files.find_claimed(session, files, fields)
         if claimed:
             await self._files.claim(claimed)
-        left = [file_id for file_id in ids if file_id not in claimed]
+        left = {file_id: url for file_id, url in files.items() if file_id not in claimed}
 
         async def delete(transaction: Transaction) -> int:
             found = await self._files.find_claimed(transaction, left, fields)

@@ -277,10 +277,10 @@ class Transaction:
         self.wakes = True
         return await self.remembering(self.store.outboxes.send(self.session, topic, payload, key, trace))
 
-    async def add_file(self, row: FileRow) -> None:
-        """Add a file now. It counts as a written row."""
+    async def add_file(self, row: FileRow, *, claimed: bool = False) -> None:
+        """Add a file now. It counts as a written row. Nobody looks whether a row refers to a claimed one."""
         self._note_file()
-        await self.remembering(self.store.files.add(self.session, row))
+        await self.remembering(self.store.files.add(self.session, row, claimed=claimed))
 
     async def remove_file(self, file_id: str) -> bool:
         """Delete a file now, and its bytes after the commit; False if there is none. It counts as a written row."""

@@ -19,18 +19,17 @@ from penstock.files.file import File, check_content_type, read_digest
 from penstock.files.tokens import FileToken, sign
 from penstock.identity.caller import Caller
 from penstock.observe import points
-from penstock.schema.ids import FILE_PREFIX, Id, format_id, is_id
+from penstock.schema.ids import FILE_PREFIX, Id, format_id, is_id, is_storage_id
 from penstock.store.nouns.files import FileRow
-from penstock.store.objects import PIECE, Objects, in_thread
+from penstock.store.objects import PIECE, Objects, Stored, in_thread
 from penstock.transaction.tracking import track_calls
 from penstock.transaction.transaction import Transaction
 
 PATH = "/api/storage"
 UPLOAD_FOR = timedelta(hours=1)  # how long an upload token is good, and how long an upload may take
 
-_LAST_ID = f"{FILE_PREFIX}_8"  # above all ids
+LAST_ID = f"{FILE_PREFIX}_8"  # above all ids
 _ROW_BYTES = 400  # of a file's row, about
-_LONGEST_UUID = 36
 
 
 @runtime_checkable
@@ -122,10 +121,10 @@ class StorageReader:
         """
         if not 1 <= limit <= 1000:  # noqa: PLR2004 - as the docstring says
             raise ValueInvalid(f"storage.list takes a limit from 1 to 1,000, not {limit}.")
-        below = _LAST_ID if before is None else _check_id(before)
+        below = LAST_ID if before is None else _check_id(before)
 
         async def look(session: Any) -> list[FileRow]:
-            rows = await self._calls.store.files.list(session, self._component, below, limit)
+            rows = await self._calls.store.files.list(session, below, limit, component=self._component)
             if isinstance(session, Transaction):
                 session.count_read(len(rows), _ROW_BYTES * len(rows))
                 session.read_set.untold = True
@@ -261,20 +260,13 @@ async def store_file(
         ValueInvalid: The bytes have another digest.
         TryAgain: They cannot be stored now.
     """
-    engine, now = runner.engine, runner.now()
-    space, limit = await engine.file_space(), engine.config.max_file_bytes
-    key = f"{space.name}/{now:%Y-%m-%d}/{engine.clock.uuid7():032x}"
+    engine, limit = runner.engine, runner.engine.config.max_file_bytes
     limit = limit if token.max_bytes is None else min(limit, token.max_bytes)
-    stored = await engine.objects.put(key, _limit(parts, limit))
-    if points.armed:
-        await points.reach("file.stored", key=key)
-    if digest is not None and digest != stored.sha256:
-        await engine.objects.delete([key])
-        raise ValueInvalid("The bytes of the file have another SHA-256 than its sender says.", fix="Send it again.")
+    stored = await store_bytes(runner, _limit(parts, limit), digest)
     row = FileRow(
         format_id(FILE_PREFIX, engine.clock.uuid7()),
         runner.now(),
-        key,
+        stored.key,
         UUID(bytes=sha256_of(secret().encode()).digest()[:16], version=4),
         stored.size,
         stored.sha256.hex(),
@@ -291,9 +283,27 @@ async def store_file(
         return True
 
     if not await runner.write(add):
-        await engine.objects.delete([key])
+        await engine.objects.delete([stored.key])
         raise TokenInvalid("This token was used, and may be used once.", fix="Ask for another URL.")
     return Id(row.id)
+
+
+async def store_bytes(runner: Attempts, parts: AsyncIterator[bytes], digest: bytes | None) -> Stored:
+    """Store bytes, which are of no file until a row says so.
+
+    Raises:
+        ValueInvalid: They have another digest.
+        TryAgain: They cannot be stored now.
+    """
+    engine, space = runner.engine, await runner.engine.file_space()
+    key = f"{space.name}/{runner.now():%Y-%m-%d}/{engine.clock.uuid7():032x}"
+    stored = await engine.objects.put(key, parts)
+    if points.armed:
+        await points.reach("file.stored", key=key)
+    if digest is not None and digest != stored.sha256:
+        await engine.objects.delete([key])
+        raise ValueInvalid("The bytes of the file have another SHA-256 than its sender says.", fix="Send it again.")
+    return stored
 
 
 async def read_file(objects: Objects, row: FileRow, start: int, end: int) -> AsyncIterator[bytes] | None:
@@ -331,12 +341,7 @@ def _check_id(file_id: object) -> str:
 
 def _storage_id(file_id: object) -> UUID | None:
     """The secret part of a URL, which stands for a file as well; None if it is none."""
-    if not isinstance(file_id, str) or len(file_id) != _LONGEST_UUID or is_id(FILE_PREFIX, file_id):
-        return None
-    try:
-        return UUID(file_id)
-    except ValueError:
-        return None
+    return UUID(file_id) if isinstance(file_id, str) and is_storage_id(file_id) else None
 
 
 async def _limit(parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from penstock.dataclass import dataclass
 from penstock.files.file import FileField
 from penstock.store.nouns.noun import Noun
-from penstock.store.session import OpenTransaction
+from penstock.store.session import OpenTransaction, Row
 from penstock.store.sql.queries import parse_queries
 
 FILES = "penstock.stored_file"  # as the tables that live queries read are named
 
-# The files, of some, that rows of a table refer to.
+# The files, of some, that rows of a table refer to; and the rows that do.
 _CLAIMED = """
 -- id: by a column of ids.
 -- Unbounded: it reads the table where the column has no index.
@@ -27,6 +28,16 @@ select distinct {column} from {table} r where {column} = any(:ids::text[]);
 select i.id from unnest(:ids::text[]) i (id) where exists (
     select 1 from {table} r where strpos({column}::text, i.id) > 0
 );
+
+-- id_rows: by a column of ids.
+-- Unbounded: it reads the table where the column has no index.
+select {key} from {table} r where {column} = any(:ids::text[]) limit :limit;
+
+-- json_rows: in a column of JSON.
+-- Unbounded: it reads the table.
+select {key} from {table} r where exists (
+    select 1 from unnest(:ids::text[]) i (id) where strpos({column}::text, i.id) > 0
+) limit :limit;
 """
 
 
@@ -43,6 +54,14 @@ class FileRow:
     content_type: str | None
     creator: str | None
     component: str = ""  # whose it is; empty for the program
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A file by its id and the UUID in its URL."""
+
+    id: str
+    storage_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +85,9 @@ class Files(Noun, queries=("files",)):
         """The space of this database."""
         return self._read(Space, await self._look("space"))[0]
 
-    async def add(self, session: OpenTransaction, row: FileRow) -> None:
+    async def add(self, session: OpenTransaction, row: FileRow, *, claimed: bool = False) -> None:
         """Add a file, whose bytes are there."""
-        await self._fetch(session, "add", **asdict(row))
+        await self._fetch(session, "add", **asdict(row), claimed=claimed)
 
     async def find(self, session: OpenTransaction | None, file_id: str) -> FileRow | None:
         """A file by its id."""
@@ -78,10 +97,25 @@ class Files(Noun, queries=("files",)):
         """A file by the secret part of its permanent URL."""
         return self._one(FileRow, await self._ask(session, "find_url", storage_id=storage_id))
 
-    async def list(self, session: OpenTransaction, component: str, below: str, limit: int) -> builtins.list[FileRow]:
-        """Files of a component, or of the program, whose ids are below one, newest first."""
-        found = await self._fetch(session, "page", component=component, below=below, limit=limit)
-        return self._read(FileRow, found)
+    async def list(
+        self,
+        session: OpenTransaction,
+        below: str,
+        limit: int,
+        of_type: str | None = None,
+        component: str | None = None,
+    ) -> builtins.list[FileRow]:
+        """Files whose ids are below one, newest first.
+
+        Args:
+            session: The transaction.
+            below: The id.
+            limit: The most files.
+            of_type: List only files whose types contain this text.
+            component: List only files of this component; an empty name is the program.
+        """
+        given = {"below": below, "limit": limit, "type": of_type, "component": component}
+        return self._read(FileRow, await self._fetch(session, "page", **given))
 
     async def find_existing(self, session: OpenTransaction, ids: Iterable[str]) -> set[str]:
         """The files, of some, that are there."""
@@ -118,27 +152,42 @@ class Files(Noun, queries=("files",)):
         """The names of bytes, of some, that belong to a file."""
         return {key for (key,) in await self._look("kept", keys=[*keys])}
 
-    async def list_unclaimed(self, before: datetime, limit: int) -> builtins.list[str]:
-        """Files of before a time that were not found to be claimed, oldest first."""
-        return [file_id for (file_id,) in await self._look("unclaimed", before=before, limit=limit)]
+    async def list_unclaimed(self, before: datetime, limit: int) -> dict[str, str]:
+        """Files of before a time that were not found to be claimed, oldest first, with the UUIDs in their URLs."""
+        rows = self._read(_Named, await self._look("unclaimed", before=before, limit=limit))
+        return {row.id: str(row.storage_id) for row in rows}
 
     async def claim(self, ids: Collection[str]) -> None:
         """Note that files are claimed."""
         await self._run("claim", ids=[*ids])
 
     async def find_claimed(
-        self, session: OpenTransaction, ids: Collection[str], fields: Iterable[FileField]
+        self, session: OpenTransaction, files: Mapping[str, str], fields: Iterable[FileField]
     ) -> set[str]:
-        """The files, of some, to which rows of users refer by one of these fields."""
+        """The files, of some, to which rows of users refer by one of these fields, by the id or the UUID."""
+        names = dict(zip(files, files, strict=True)) | {url: file_id for file_id, url in files.items()}
         found = set[str]()
         for field in fields:
-            if left := [file_id for file_id in ids if file_id not in found]:
-                found.update(await self._refer(session, left, field))
+            if left := [name for name, file_id in names.items() if file_id not in found]:
+                rows = await self._refer(session, field.form, field, ids=left)
+                found.update(names[name] for (name,) in rows)
         return found
 
-    async def _refer(self, session: OpenTransaction, ids: Sequence[str], field: FileField) -> builtins.list[str]:
+    async def find_referrers(
+        self, session: OpenTransaction, file: FileRow, field: FileField, key: Iterable[str], limit: int
+    ) -> Sequence[Row]:
+        """The keys of some rows that refer to a file by a field that is not encrypted."""
+        names = [file.id, str(file.storage_id)]
+        return await self._refer(session, f"{field.form}_rows", field, key, ids=names, limit=limit)
+
+    async def _refer(
+        self, session: OpenTransaction, query_name: str, field: FileField, key: Iterable[str] = (), **values: Any
+    ) -> Sequence[Row]:
         dialect = self._access.dialect
-        query, column = parse_queries(_CLAIMED, dialect)[field.form], f"r.{dialect.quote(field.column)}"
-        sql = query.statement.sql.replace("{column}", column).replace("{table}", dialect.table(field.table))
-        query = replace(query, statement=replace(query.statement, sql=sql))
-        return [file_id for (file_id,) in await self._access.fetch(session, query, {"ids": [*ids]})]
+        query = parse_queries(_CLAIMED, dialect)[query_name]
+        names = {"column": f"r.{dialect.quote(field.column)}", "table": dialect.table(field.table)}
+        names["key"] = ", ".join(f"r.{dialect.quote(name)}" for name in key)
+        sql = query.statement.sql
+        for name, text in names.items():
+            sql = sql.replace(f"{{{name}}}", text)
+        return await self._access.fetch(session, replace(query, statement=replace(query.statement, sql=sql)), values)

@@ -8,8 +8,8 @@ not exists (select from penstock.file_removal r where r.file = f.id)
 select name, secret from penstock.file_space;
 
 -- add: add a file.
-insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator, component)
-values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator, :component)
+insert into penstock.stored_file (id, created_at, key, storage_id, size, digest, content_type, creator, claimed, component)
+values (:id, :created_at, :key, :storage_id, :size, :digest, :content_type, :creator, :claimed, :component)
 returning id;
 
 -- find: a file.
@@ -18,8 +18,11 @@ returning id;
 -- find_url: a file by the secret part of its URL.
 {file} where storage_id = :storage_id and {there};
 
--- page: files of a component, newest first, below an id.
-{file} where component = :component and id < :below and {there} order by id desc limit :limit;
+-- page: files of some type and component, newest first, below an id.
+-- Unbounded: of types and components that are rare it reads all.
+{file} where id < :below and (:type::text is null or strpos(content_type, :type) > 0)
+    and (:component::text is null or component = :component) and {there}
+order by id desc limit :limit;
 
 -- existing: which of some files are there.
 select id from penstock.stored_file f where id = any(:ids::text[]) and {there};
@@ -43,7 +46,7 @@ delete from penstock.file_removal where file = any(:ids::text[]);
 insert into penstock.file_upload (id, expires_at) values (:id, :expires_at) on conflict (id) do nothing returning id;
 
 -- unclaimed: files of before a time that were not found to be claimed, oldest first.
-select id from penstock.stored_file f where not claimed and created_at <= :before and {there}
+select id, storage_id from penstock.stored_file f where not claimed and created_at <= :before and {there}
 order by created_at limit :limit;
 
 -- claim: note that files are claimed.
