@@ -16,6 +16,7 @@ from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
 
 from penstock.app import Backend
 from penstock.jobs.filter import JobFilter
+from penstock.jobs.job import JobStatus
 from penstock.store.session import Row, Statement, reading
 
 # By the number of its kind: what each job leaves exactly once as rows, and how often its action runs.
@@ -46,8 +47,8 @@ class Outcome:
         over_limit: Actions that began while as many ran as their pool or their key allows.
         out_of_order: Messages that came after a later one of their writer; live answers that went back or were torn.
         duplicates: Repeated runs and deliveries of what is promised at least once.
-        unrun: Actions that never ran, as a worker was lost with each of their one or two attempts; and mutations that
-            lost five workers.
+        unrun: Actions that never ran, as a worker was lost with each of their one or two attempts; and mutations
+            and runs of workflows that lost five workers.
         recovery: The longest time in seconds from the end of a fault until writes, jobs and messages went on.
         examples: Of what was lost, the first ones, and how jobs ended that did not succeed.
         still: By what another server took over: how many seconds writes, jobs, messages and live answers stood still.
@@ -87,9 +88,7 @@ async def outcome_of(load: Load, backend: Backend) -> Outcome:
     abandoned = [(job.function, job.args) for job in deserted]
     _count_rows(found, load, ran, abandoned)
     _count_runs(found, load)
-    await _count_flows(
-        found, load, backend, {args["number"] for function, args in abandoned if function.endswith(":flow")}
-    )
+    await _count_flows(found, load, backend, {job.args["number"] for job in await parked(backend)})
     sorted_rows = await look(backend, "select writer, number from sorted order by place")
     placed = [(writer, number) for writer, number in sorted_rows]
     _count_messages(found, "sorted", parcels(load), placed, exactly=True)
@@ -119,19 +118,24 @@ async def look(backend: Backend, sql: str) -> Sequence[Row]:
         return await session.fetch(Statement(sql), ())
 
 
+async def parked(backend: Backend) -> Sequence[JobStatus]:
+    """The runs of workflows that lost five workers in a row."""
+    return await backend.jobs("pending", 10_000, where=JobFilter(error="WorkflowParked"))
+
+
 async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
     """How many jobs, last states, messages and counts of the live query are still to come: all 0 at the end.
 
     A state counts on its own: until a planner has read its change, it has no job.
     """
-    counts = await backend.job_counts()
+    counts, left_aside = await backend.job_counts(), len(await parked(backend))
     states = await look(backend, "select max(number) from ran where what like 'state %' group by what")
     (handled,), *_ = await look(backend, "select count(*) from sorted")
     whole = len(parcels(load))
     said, sent = (len({tuple(words) for _, _, words in lines(load, file)}) for file in ("said", "sent"))
     last = [int(words[0]) for _, _, words in lines(load, "seen")][-1:]
     return (
-        sum(counts.get(state, 0) for state in ("ready", "scheduled", "running")),
+        sum(counts.get(state, 0) for state in ("ready", "scheduled", "running")) - left_aside,
         WRITERS - states.count((load.size.rows,)),
         whole - handled,
         whole - sent,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from api import Api  # type: ignore[import-not-found]  # generated
+from datetime import date
+
+from api import Api, OrderId  # type: ignore[import-not-found]  # generated
 
 from penstock.client import Client
 
@@ -16,3 +18,13 @@ def shown(client: Client) -> str:
         return f"{status['previousAttempts'] + 1}: {None if progress is None else progress['done'] / 2}"
     ended: str = status["result"]["error"] if status["result"]["kind"] == "failed" else status["kind"]
     return ended.strip()
+
+
+def shipped(client: Client) -> str:
+    api = Api(client)
+    run: str = api.stage_everykind_ship.start(order=OrderId("order_01jd3k4v5w6x7y8z9a0b1c2d3e"), size="small")
+    told: bool = api.events.shipped(run=run, payload=date(2030, 1, 2), key="once")
+    status = api.stage_everykind_ship.status(run=run)
+    if told and status is not None and status["state"] == "success" and status["result"] is not None:
+        return ", ".join(f"{day}: {cost + 1}" for day, cost in status["result"].items())
+    return "underway"

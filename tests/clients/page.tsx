@@ -1,6 +1,7 @@
 // A page on generated apis, which the compiler accepts but for the marked lines.
 
 import { ConvexHttpClient } from "convex/browser";
+import { useState } from "react";
 import { insertAtTop, useMutation, usePaginatedQuery, useQuery } from "convex/react";
 import type { FunctionReturnType } from "convex/server";
 import { api as awkward } from "./awkward/api.js";
@@ -53,4 +54,27 @@ export function shown(status: NonNullable<FunctionReturnType<typeof kinds.stage.
   }
   const none: never = status;
   return none;
+}
+
+export function Shipping({ order }: { order: Id<"order"> }) {
+  const [run, setRun] = useState<string>();
+  const start = useMutation(kinds.stage.everykind.ship.start);
+  const send = useMutation(kinds.events.shipped);
+  const status = useQuery(kinds.stage.everykind.ship.status, run === undefined ? "skip" : { run });
+  const result: { [key: string]: string } | null | undefined = status?.result;
+  // @ts-expect-error there is no such state
+  void (status?.state === "lost");
+  // @ts-expect-error the order is missing
+  void start({ size: "small" });
+  // @ts-expect-error the payload of the event is a date, which is a text
+  void send({ run: run ?? "", payload: 3 });
+  return (
+    <button
+      onClick={async () => {
+        setRun(await start({ order }));
+      }}
+    >
+      {status?.state === "waiting" ? "underway" : Object.keys(result ?? {})}
+    </button>
+  );
 }

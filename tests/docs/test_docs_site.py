@@ -35,9 +35,10 @@ _SHOWN = {
     "js": "tests/clients run such programs",
     "jsx": "tests/clients run such programs",
     "tsx": "tests/clients compile such programs",
+    "nginx": "tests/recipes run it",
     "lua": "an editor's settings",
     "sql": "tests/flow run such statements",
-    "py": "a program for packages that are not installed here",
+    "py": "a program for packages that are not installed here, or a part of a recipe, which tests/recipes start",
     "ts": "a program for packages that are not installed here",
 }
 

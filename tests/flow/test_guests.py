@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from penstock import (
     ArgumentsInvalid,
     ConfigError,
     ContextError,
+    DataError,
     Finished,
+    IdInvalid,
     JobId,
     LimitExceeded,
     Message,
@@ -28,6 +31,7 @@ from penstock import (
     TopicNotFound,
     UsageError,
     ValueInvalid,
+    WorkflowCtx,
     WorkId,
     WorkResult,
 )
@@ -49,6 +53,9 @@ class Greeting:
     times: int = 1
 
 
+greeting = app.event("greeting", Greeting)
+
+
 @app.outbox("greetings")
 async def hear(ctx: ActionCtx, message: Message[Greeting]) -> None:
     heard.append((message.payload.to, message.key))
@@ -58,6 +65,12 @@ async def hear(ctx: ActionCtx, message: Message[Greeting]) -> None:
 async def send(ctx: ActionCtx, to: str) -> str:
     sent.append(to)
     return f"sent to {to}"
+
+
+@app.workflow
+async def greet_twice(ctx: WorkflowCtx, by: str) -> str:
+    heard = [await ctx.wait_for(greeting, timeout=timedelta(days=1)) for _ in range(2)]
+    return ", ".join(f"{one.to} {one.times}" for one in heard)
 
 
 @app.internal_query
@@ -113,6 +126,10 @@ def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
     play(kind.is_async, main())
 
 
+def start(visit: Visit) -> Any:
+    return mail.enqueue(visit.connection, greet_twice, "Ada")
+
+
 def send_to(visit: Visit, payload: Any, topic: str = "greetings", key: str | None = None) -> Any:
     return app.outboxes.send(visit.connection, topic, payload, key=key)
 
@@ -123,6 +140,49 @@ def work_off(url: str) -> None:
             await backend.run_until_idle()
 
     asyncio.run(run())
+
+
+def test_runs_are_started_and_events_sent_if_the_transaction_commits(kind: Kind, app_url: str) -> None:
+    """(WF1, WF60, WF71)"""
+    runs: list[JobId[str]] = []
+
+    async def story(visit: Visit) -> None:
+        connection = visit.connection
+        await answer(visit.begin())
+        runs.append(await answer(start(visit)))
+        runs.append(await answer(start(visit)))
+        await answer(greeting.send(connection, runs[0], Greeting("100% %s")))
+        await answer(greeting.send(connection, runs[0], Greeting("never"), key="%s"))
+        await answer(visit.commit())
+        await answer(visit.begin())
+        gone = await answer(start(visit))
+        await answer(greeting.send(connection, runs[1], Greeting("never")))
+        await answer(visit.rollback())
+        await answer(visit.begin())
+        sent = greeting.broadcast(connection, [gone, *runs], Greeting("Bob"), key="%s")
+        assert await answer(sent) == runs
+        for run, error in ((gone, DataError), ("job_1", IdInvalid)):
+            with pytest.raises(error):
+                await answer(greeting.send(connection, JobId(run), Greeting("nobody")))
+        wrong: Any = "no greeting"
+        with pytest.raises(ValueInvalid, match="payload of event greeting"):
+            await answer(greeting.send(connection, runs[0], wrong))
+        await answer(greeting.send(connection, runs[1], Greeting("Eve", times=2)))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    found: list[Any] = []
+
+    async def look_at(visit: Visit) -> None:
+        await answer(visit.begin())
+        found.extend(await answer(mail.status_batch(visit.connection, runs)))
+        with pytest.raises(DataError, match="has ended"):
+            await answer(greeting.send(visit.connection, runs[0], Greeting("late")))
+        await answer(visit.rollback())
+
+    tell(kind, app_url, look_at)
+    assert found == [Finished(Success("100% %s 1, never 1")), Finished(Success("Bob 1, Eve 2"))]
 
 
 def test_work_runs_and_messages_are_sent_once_if_the_transaction_commits(kind: Kind, app_url: str) -> None:

@@ -171,7 +171,7 @@ async def test_a_parked_run_ends_by_force(database_url: str) -> None:
         old.clock.advance(HOUR)
         async with TestApp(new_app, database_url, clock=old.clock) as new:
             await new.run_until_idle(advance=False)
-            assert "WorkflowMismatch" in ((await status_of(new, run)).error or "")
+            assert "WorkflowParked" in ((await status_of(new, run)).error or "")
             await end_now(new.job_calls, run)
             await new.run_until_idle(advance=False)
             assert (await status_of(new, run)).state.value == "canceled"

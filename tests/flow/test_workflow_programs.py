@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage.examples import examples
-from stage.flows import run_with_crashes, run_with_thaw
+from stage.flows import EXPIRED, run_with_crashes, run_with_thaw
 from stage.stories import one_backend
 
 from penstock import ActionCtx, App, Id, JobId, MutationCtx, QueryCtx, Retry, Table
@@ -325,6 +325,7 @@ Interruption = tuple[str, int]  # how the worker is interrupted, and at which of
 async def run(backend: TestApp, other: TestApp, program: Any, interruptions: Sequence[Interruption]) -> Any:
     """The state and the result of a program, its effects, and the moments; those of actions, which may repeat, once."""
     name, moments = f"p{next(numbers)}", []
+    backend.clock.advance(EXPIRED)  # the other worker may have the slots of the pool
     job = await pool.enqueue(backend, whole, name, json.loads(json.dumps(program)))
     await backend.run_mutation(tell, job, heard_in(program))
     for how, at in interruptions:

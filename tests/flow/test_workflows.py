@@ -560,7 +560,7 @@ async def test_a_bad_deploy_loses_nothing_and_heals_with_the_next(database_url: 
             status = await new.job(late)
             assert status is not None
             assert status.error == (
-                "WorkflowMismatch: the code of release:flow does not fit this run: call 1 was mutation "
+                "WorkflowParked: the code of release:flow does not fit it: call 1 was mutation "
                 'release:do("what":"a"), and the code now makes mutation release:do("what":"new a")'
             )
             for _ in range(3):  # nobody tries again what this code has refused
@@ -682,10 +682,11 @@ async def test_crashes_with_progress_between_them_end_nothing_and_five_without_d
         assert status.result == 12, status
         assert await backend.run_query(effects) == [str(step) for step in range(12)]
         job = await backend.scheduler.run_after(NOW, many_steps, 3)
-        await run_with_crashes(backend, [1] * 10)
+        assert len(await run_with_crashes(backend, [1] * 10)) == 5
         status = await backend.job(job)
         assert status is not None
-        assert (status.state.value, status.error) == ("failed", LOST)
+        assert (status.state.value, status.attempt) == ("pending", 0)
+        assert status.error == "WorkflowParked: 5 workers died in a row as they ran it"
 
 
 LOST = "WorkerLost: the worker that ran this job died or lost its lease"

@@ -17,8 +17,9 @@ from stage.storms import MACHINE
 
 from penstock import ActionCtx, App, JobId, MutationCtx
 from penstock.calls.workflows.context import WorkflowCtx
-from penstock.errors import DatabaseUnavailable, EventTimeout
+from penstock.errors import Conflict, DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
+from penstock.observe import points
 from penstock.testing import TestApp, TestClock, gate
 
 pytestmark = pytest.mark.both_stores
@@ -163,6 +164,96 @@ async def test_a_mutation_of_a_branch_is_compensated_or_has_not_taken_effect_if_
         status = await end_of(backend, job)
         assert status.state.value == "failed", status
         assert await backend.run_query(effects) == (["paid", "paid back"] if moment == "commit.before" else [])
+
+
+class Stage:
+    """Holds a mutation until a failure of another step is stored, and its commit until the body has learned of that."""
+
+    def __init__(self, *, commits: bool) -> None:
+        self.writes, self.commits, self.answers = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._fails = not commits
+
+    async def commit(self, transaction: Any, **_facts: Any) -> None:
+        """Come to the commit of a transaction."""
+        if writes(transaction) and not self.commits.is_set():
+            self.commits.set()
+            await self.answers.wait()
+            if self._fails:
+                raise Conflict("It conflicts as asked.")
+
+
+stages: list[Stage] = []
+
+
+@app.internal_mutation
+async def pay_slowly(ctx: MutationCtx) -> None:
+    await stages[-1].writes.wait()
+    await ctx.db.insert(Effect(what="paid"))
+
+
+@app.internal_action
+async def fail(ctx: ActionCtx) -> None:
+    raise ValueError("as asked")
+
+
+async def slow_pay(ctx: WorkflowCtx) -> None:
+    await ctx.run_mutation(pay_slowly)
+    ctx.compensate(do, "paid back")
+    await ctx.run_mutation(do, "never")
+
+
+async def pay_in_group(ctx: WorkflowCtx) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(slow_pay(ctx))
+        group.create_task(ctx.run_action(fail))
+
+
+async def pay_and_cancel(ctx: WorkflowCtx) -> None:
+    paying, failing = asyncio.create_task(slow_pay(ctx)), asyncio.create_task(ctx.run_action(fail))
+    await asyncio.wait([paying, failing], return_when=asyncio.FIRST_COMPLETED)
+    paying.cancel()
+    assert isinstance((await asyncio.gather(paying, return_exceptions=True))[0], asyncio.CancelledError)
+    await failing
+
+
+WAYS = {"group": pay_in_group, "cancel": pay_and_cancel}
+
+
+@app.workflow
+async def pay_or_refuse(ctx: WorkflowCtx, way: str) -> None:
+    try:
+        await WAYS[way](ctx)
+    finally:
+        await ctx.sleep(DAY)  # and all of it is replayed
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_mutation_that_commits_as_its_call_is_canceled_is_compensated(
+    postgres_url: str, way: str, *, commits: bool
+) -> None:
+    """The call returns, and the cancel comes at its next await; or now, if it does not commit after all. (WF115)
+
+    On SQLite nothing is stored while a mutation writes, so this cannot be staged there.
+    """
+    stages.append(stage := Stage(commits=commits))
+    points.arm("commit.before", stage.commit)
+    async with TestApp(app, postgres_url) as backend:
+        run = await backend.scheduler.run_after(NOW, pay_or_refuse, way)
+        with gate("workflow.recorded", most=1, when=lambda records, **_: "as asked" in str(records)) as failed:
+            work = asyncio.ensure_future(backend.run_until_idle(raise_errors=False))
+            await failed.arrived()
+            stage.writes.set()
+            await stage.commits.wait()
+            failed.open()
+            await MACHINE.sleep(0.05)  # a body that would go on does; it must not
+            stage.answers.set()
+            await work
+        points.disarm("commit.before")
+        status = await backend.job(run)
+        assert status is not None
+        assert (status.state.value, "as asked" in str(status.traceback)) == ("failed", True)
+        assert await backend.run_query(effects) == (["paid", "paid back"] if commits else [])
 
 
 async def test_an_event_in_time_wins_though_its_run_waits_in_memory_and_was_not_told(database_url: str) -> None:

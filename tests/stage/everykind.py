@@ -22,13 +22,16 @@ from penstock import (
     PaginationOptions,
     QueryCtx,
     Table,
+    WorkflowCtx,
     WorkId,
     WorkStatus,
+    public,
 )
 
 T = TypeVar("T")
 app = App()
 press = app.workpool("press")
+shipped = app.event("shipped", day, access=public)
 tokens: dict[str, str] = {}  # which end jobs, by their ids
 
 
@@ -163,3 +166,11 @@ async def state(ctx: QueryCtx, work: WorkId) -> WorkStatus | None:
 async def states(ctx: QueryCtx, known: dict[str, WorkStatus]) -> dict[str, WorkStatus]:
     """Statuses that a client sends back."""
     return known
+
+
+@app.workflow(access=public)
+async def ship(ctx: WorkflowCtx, order: Id[Order], size: Size = Size.LARGE) -> dict[str, Decimal]:
+    """Ship an order."""
+    ctx.publish({"order": order})
+    on = await ctx.wait_for(shipped)
+    return {str(on): Decimal("4.20")}

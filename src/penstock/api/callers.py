@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
+from penstock.store.guest.connections import AsyncConnection, AsyncpgConnection, SyncConnection
 
 if TYPE_CHECKING:
     from penstock.api.backend import CallerBackend
@@ -23,27 +24,6 @@ T_co = TypeVar("T_co", covariant=True)
 Async_contra = TypeVar("Async_contra", contravariant=True)
 Sync_contra = TypeVar("Sync_contra", contravariant=True)
 Body: TypeAlias = Callable[Concatenate[Any, JobCalls, P], Coroutine[Any, Any, T_co]]  # of a method, for all its callers
-
-
-class SyncConnection(Protocol):
-    """A connection or a session of psycopg, psycopg2, SQLAlchemy, Django or sqlite3."""
-
-    def commit(self) -> None:
-        """Make all of its transaction durable."""
-
-
-class AsyncConnection(Protocol):
-    """An async connection or session of psycopg, SQLAlchemy or aiosqlite."""
-
-    def commit(self) -> Coroutine[Any, Any, None]:
-        """Make all of its transaction durable."""
-
-
-class AsyncpgConnection(Protocol):
-    """A connection of asyncpg."""
-
-    def is_in_transaction(self) -> bool:
-        """Whether a transaction is open."""
 
 
 if TYPE_CHECKING:

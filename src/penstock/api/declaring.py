@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
+from penstock.api.guests import Guests
 from penstock.calls.handlers.synctasks import SyncMutationTaskCtx, SyncTaskBatchCtx, SyncTaskCtx
 from penstock.calls.handlers.taskctx import MutationTaskCtx, TaskBatchCtx, TaskCtx
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.ctxkinds import annotation_of, check_ctx, label, word_of
 from penstock.calls.run.syncctx import SyncActionCtx, SyncMutationCtx, SyncQueryCtx, SyncWorkflowCtx
 from penstock.calls.workflows.context import WorkflowCtx
+from penstock.calls.workflows.doors import make_event_door, make_run_doors
 from penstock.calls.workflows.events import Event
 from penstock.errors import DeclarationError
 from penstock.functions.access import Access, Guard
@@ -78,6 +80,8 @@ def check_options(what: str, options: Mapping[str, Any], known: type) -> None:
 class Declaring:
     """Declares functions, into a registry."""
 
+    guests: Guests
+
     def __init__(self) -> None:
         self.registry = Registry()
         self.events: dict[str, Event[Any]] = self.registry.events
@@ -140,27 +144,36 @@ class Declaring:
 
     @property
     def workflow(self) -> WorkflowDecorator:
-        """Declare a workflow: a function that survives crashes, deploys and long waits; only this program starts it.
+        """Declare a workflow: a function that survives crashes, deploys and long waits.
 
         It makes steps and waits by its ctx; each is recorded, and after a crash it runs again from its start with what
         was recorded. Start it as a job. With ``def`` it takes a `sync.WorkflowCtx`, and makes one call after another.
-        ``name=``: see `query`.
-        """
-        return cast("WorkflowDecorator", self._declare(WorkflowFunction, "name", public=False, word="workflow"))
 
-    def event(self, name: str, kind: type[T], /) -> Event[T]:
+        With ``access=`` callers from outside start it too, by the mutation ``module.workflow:start``, and see it by the
+        query ``module.workflow:status``: the caller who started the run, and those whom a function or a row in
+        ``access`` lets in with its arguments. ``name=`` and ``access=``: see `query`.
+        """
+        return cast(
+            "WorkflowDecorator", self._declare(WorkflowFunction, "name", "access", public=False, word="workflow")
+        )
+
+    def event(self, name: str, kind: type[T], /, *, access: Access | Guard | None = None) -> Event[T]:
         """Declare an event, which runs of workflows wait for, and others send.
 
         Args:
             name: Its name.
             kind: The type of its payload, such as a pydantic model, a dataclass or ``str``; NoneType for none.
+            access: The guard that says which callers from outside may send it, by the mutation ``events:name``, to runs
+                that they see; None for none. See `query`.
 
         Raises:
             DeclarationError: There is an event of this name already, or the name cannot be.
         """
-        event: Event[T] = Event(name, kind)
+        event: Event[T] = Event(name, kind, self.guests.calls)
         if name in self.events:
             raise DeclarationError(f"There are two events called {name!r}.", fix="Give one of them another name.")
+        if access is not None:
+            self._add(make_event_door(event, access))
         self.events[name] = event
         return event
 
@@ -231,7 +244,11 @@ class Declaring:
                 size, of, linger = (asked.pop(name, None) for name in _BATCH_OPTIONS)
                 if size is not None:
                     asked["batch"] = Batch(given, size, of, timedelta(0) if linger is None else linger)
-                return self._add(kind(given, public=public, **asked))
+                outside = asked.pop("access", None) if kind is WorkflowFunction else None
+                function = self._add(kind(given, public=public, **asked))
+                for door in () if outside is None else make_run_doors(function, outside):
+                    self._add(door)
+                return function
 
             return add(*handler) if handler else add if options else declare
 
@@ -364,7 +381,7 @@ class WorkflowDecorator(Protocol):
     """The type of `App.workflow`: it declares a function, or takes options and returns a decorator."""
 
     @overload
-    def __call__(self, *, name: str) -> WorkflowDecorator: ...
+    def __call__(self, *, access: Access | Guard = ..., name: str = ...) -> WorkflowDecorator: ...
     @overload
     def __call__(self, handler: Awaits[WorkflowCtx, P, R], /) -> WorkflowFunction[WorkflowCtx, P, R, Awaitable[R]]: ...
     @overload

@@ -127,6 +127,9 @@ class _Transaction:
     async def send(self, topic: str, payload: str, key: str | None, trace: str | None) -> bool:
         return await self.store.outboxes.send(self, topic, payload, key, trace)
 
+    async def find_runs(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
+        return await self.store.workflows.find_unfinished(runs, most, self)
+
     async def cancel_all(self, where: JobFilter) -> int:
         return await self.store.jobs.request_cancel_all(self, where, self.now)
 

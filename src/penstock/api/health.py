@@ -88,7 +88,7 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     ),
     "run-parked": (
         "critical",
-        "Read the reasons. Deploy code that fits: the runs then go on by themselves.",
+        "Read the reasons. Deploy code that fits, and kills no worker: the runs then go on by themselves.",
         "penstock workflows --state parked --function {name}",
     ),
     "run-unheard": (
@@ -307,7 +307,7 @@ def _failures(seen: Health) -> Iterator[HealthFinding]:
 def _runs(seen: Health) -> Iterator[HealthFinding]:
     for one in seen.runs:
         code = "run-parked" if one.parked else "run-unheard"
-        why = "do not fit the code" if one.parked else f"have waited over {span(_UNHEARD)} for an event"
+        why = "are parked" if one.parked else f"have waited over {span(_UNHEARD)} for an event"
         yield _of(code, f"workflow {one.function}", f"Runs that {why}: {_most(one.number)}.", name=one.function)
 
 

@@ -5,6 +5,7 @@ Leaves opening and running a backend to `app`.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import threading
@@ -41,6 +42,7 @@ class Thread:
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         refuse_on_a_loop()
+        refuse_green_threads()
         # A daemon: it ends when the program does, which closes it before that.
         threading.Thread(target=self._work, name="penstock-sync", daemon=True).start()
         try:
@@ -148,4 +150,14 @@ def refuse_on_a_loop() -> None:
     if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the only way to ask without an exception
         raise ContextError(
             "app.sync was used on an event loop, which it would block.", fix="Use app.open() and await there."
+        )
+
+
+def refuse_green_threads() -> None:
+    """Raise `ContextError` where a library has replaced threads: the loop would run in the thread that waits for it."""
+    starts = _thread.start_new_thread.__module__
+    if starts != _thread.__name__:
+        raise ContextError(
+            f"app.sync needs threads of the system, and {starts.partition('.')[0]} has replaced them in this process.",
+            fix="Serve with threads, such as gunicorn --worker-class gthread --threads 8.",
         )

@@ -43,9 +43,12 @@ class Access:
         guards: tuple[Guard, ...] = (),
         *,
         needs_identity: bool = False,
+        judges: Callable[[Asked], Awaitable[bool]] | None = None,
     ) -> None:
         self._text = text
         self.lets_in = lets_in
+        # whether it lets a caller in by a function or a row that it asks, and not just as `signed_in` or `public`
+        self.judges = judges or lets_in
         self.takes = takes  # the arguments of the function that it looks at
         self.guards = guards  # the functions among it
         self.needs_identity = needs_identity  # whether it lets in nobody without an identity, such as jobs
@@ -94,17 +97,31 @@ def _both(left: Access, right: Access) -> Access:
     async def lets_in(asked: Asked) -> bool:
         return await left.lets_in(asked) and await right.lets_in(asked)
 
+    async def judges(asked: Asked) -> bool:
+        return await lets_in(asked) and (await left.judges(asked) or await right.judges(asked))
+
     text = " & ".join(f"({one})" if " | " in str(one) else str(one) for one in (left, right))
     needs = left.needs_identity or right.needs_identity
-    return Access(text, lets_in, left.takes | right.takes, left.guards + right.guards, needs_identity=needs)
+    return Access(
+        text, lets_in, left.takes | right.takes, left.guards + right.guards, needs_identity=needs, judges=judges
+    )
 
 
 def _either(left: Access, right: Access) -> Access:
     async def lets_in(asked: Asked) -> bool:
         return await left.lets_in(asked) or await right.lets_in(asked)
 
+    async def judges(asked: Asked) -> bool:
+        return await left.judges(asked) or await right.judges(asked)
+
     text, needs = f"{left} | {right}", left.needs_identity and right.needs_identity
-    return Access(text, lets_in, left.takes | right.takes, left.guards + right.guards, needs_identity=needs)
+    return Access(
+        text, lets_in, left.takes | right.takes, left.guards + right.guards, needs_identity=needs, judges=judges
+    )
+
+
+async def _nobody(_asked: Asked) -> bool:
+    return False
 
 
 async def _anybody(_asked: Asked) -> bool:
@@ -115,10 +132,10 @@ async def _has_identity(asked: Asked) -> bool:
     return asked.identity() is not None
 
 
-public = Access("public", _anybody)
+public = Access("public", _anybody, judges=_nobody)
 """Anybody may call the function, on purpose."""
 
-signed_in = Access("signed_in", _has_identity, needs_identity=True)
+signed_in = Access("signed_in", _has_identity, needs_identity=True, judges=_nobody)
 """Callers with an identity."""
 
 

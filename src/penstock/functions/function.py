@@ -259,6 +259,7 @@ class WorkflowFunction(Function[C, P, R, X]):
     """A function that survives crashes and long waits. It only runs as a job; see `calls/workflows`."""
 
     kind = FunctionKind.WORKFLOW
+    outside: Access | None = None  # which callers from outside start it; None for none
 
 
 AnyFunction = Function[Any, Any, Any, Any]

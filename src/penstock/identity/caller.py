@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from penstock.errors import Unauthenticated
@@ -57,6 +58,13 @@ class Caller:
         if self.identity is not None:
             return self.identity.key
         return "system" if self.is_system else "anonymous"
+
+    @property
+    def mark(self) -> str | None:
+        """A digest that tells its user from others, and says nothing else; None for the system."""
+        if self.identity is not None:
+            return blake2b(self.identity.token_identifier.encode(), digest_size=16).hexdigest()
+        return None if self.is_system else "anonymous"
 
     @property
     def request_key(self) -> str:

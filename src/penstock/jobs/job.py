@@ -71,7 +71,7 @@ class Options:
     keep: float | None = None  # seconds for which its status is kept once it has ended; None for the setting's value
     on_complete_retry: Retry | None = None  # when to call on_complete again after it raised
     on_complete_only: str | None = None  # the ends after which on_complete is called, with commas between; None for all
-    restartable: bool | None = None  # whether an action without a policy runs again if its worker is lost
+    restartable: bool | None = None  # whether an action runs again if its worker is lost, and a run after five losses
     context: str | None = None  # the `context` of on_complete, as JSON
     concurrency_key: str | None = None  # of its pool's jobs with the same one only so many run at once
     key: str | None = None  # of its pool's jobs with the same one there is only one
@@ -82,7 +82,9 @@ class Options:
     task: int | None = None
     program: str | None = None  # the program that enqueued it, if its app has a name
     run: str | None = None  # the id of the run of a workflow that waits for its end
+    depth: int | None = None  # of a child of a workflow's run: the number of runs above it
     deadline: float | None = None  # for a run of a workflow: seconds after its beginning, waits included
+    starter: str | None = None  # the mark of the caller who started it, if it is a run that callers from outside see
     # options of another version that this one cannot read, as JSON. A worker leaves such a job to others
     unread: str | None = None
     broken: str | None = None  # options that no version stores like this, as JSON. A worker ends such a job

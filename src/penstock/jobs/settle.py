@@ -123,6 +123,11 @@ def suspend(job: Job, run_at: datetime, now: datetime, reason: str) -> Settlemen
     )
 
 
+def most_losses(job: Job) -> int:
+    """The number of losses that end a job. A run of a workflow is parked before."""
+    return MAX_LOSSES + (job.kind == "mutation" and bool(job.options.restartable))
+
+
 def expiry(options: Options, now: datetime, keep: timedelta) -> datetime:
     return now + (keep if options.keep is None else _retention(options.keep))
 
@@ -235,7 +240,7 @@ def _wait(job: Job, outcome: Outcome, now: datetime, chance: float) -> timedelta
     if outcome.event is JobEvent.RAISED:
         return wait if outcome.retryable else None
     once = job.kind == "action" and not job.options.restartable
-    if wait is None and (retry is not None or once or job.attempt >= MAX_LOSSES):
+    if wait is None and (retry is not None or once or job.attempt >= most_losses(job)):
         return None
     return timedelta(seconds=backoff(_AFTER_LOSS, job.attempt, chance)) if job.attempt > 1 else outcome.delay
 

@@ -1,14 +1,15 @@
 """Log lines: what a function logs while it runs, for the logbook, and in development for the caller to see.
 
-Owns which records are told, and how much of them. The program's logs go where they always go.
+Owns which records are told, and how much of them. The program's logs go where they always go, except for what the body
+of a workflow repeats in a replay.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,9 @@ from penstock.observe.timing import current_spent
 
 _MOST, _LONGEST = 100, 2000  # lines of one call, characters of one line
 
+_NOWHERE = -1  # a level below that of any handler
+
+_is_muted: ContextVar[Callable[[], bool] | None] = ContextVar("is_muted", default=None)
 _lines: ContextVar[list[str] | None] = ContextVar("lines", default=None)
 
 
@@ -35,6 +39,13 @@ def _log_lines() -> Iterator[list[str]]:
         _lines.reset(token)
 
 
+def context_muted_while(is_muted: Callable[[], bool]) -> Context:
+    """A copy of this context. What is logged there goes nowhere while `is_muted` says so."""
+    context = copy_context()
+    context.run(_is_muted.set, is_muted)
+    return context
+
+
 @cache
 def hear_records() -> None:
     """Hear of all records. A handler would keep the program from configuring its logs later."""
@@ -42,6 +53,9 @@ def hear_records() -> None:
 
     def hear(*args: Any, **facts: Any) -> logging.LogRecord:
         record = make(*args, **facts)
+        if (is_muted := _is_muted.get()) is not None and is_muted():
+            record.levelno = _NOWHERE
+            return record
         spent, lines = current_spent(), _lines.get()
         runs = spent is not None or lines is not None
         if runs and record.name and record.name.partition(".")[0] != "penstock":

@@ -16,20 +16,19 @@ from penstock.errors import DataError, ValueInvalid
 from penstock.functions.signature import encoder_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
-from penstock.jobs.states import FINISHED, JobState
+from penstock.jobs.states import FINISHED
 from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
 from penstock.values import decode_json
 from penstock.workflows.exported import write_history
 from penstock.workflows.record import BEGINNING, Record, RecordKind
-from penstock.workflows.waterfall import Reveal, RunStep, steps_of
+from penstock.workflows.waterfall import PARKED, WAITS, Reveal, RunStep, doing_of, steps_of
 
 noun = Noun("workflows")
 _EFFECTS = frozenset({RecordKind.MUTATION, RecordKind.ACTION, RecordKind.JOB})
-PARKED, _WAITS = "WorkflowMismatch: ", "Waits"  # the beginnings of reasons
 STATES = {
-    "waiting": {"state": "pending", "error": _WAITS},
+    "waiting": {"state": "pending", "error": WAITS},
     "parked": {"state": "pending", "error": PARKED},
     **{state: {"state": state} for state in ("running", "success", "failed", "canceled")},
 }
@@ -60,14 +59,6 @@ class Run:
     events: list[str]
 
 
-def doing_of(job: JobStatus) -> str:
-    """Say what a run does: it waits, is parked, or has the state of its job."""
-    reason = job.error or ""
-    if job.state is not JobState.PENDING:
-        return str(job.state.value)
-    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(_WAITS) else "pending"
-
-
 async def find_run(backend: Backend, run: str) -> Run:
     """Find a run with its steps. Raises `RunUnknown`."""
     job = await backend.job(JobId(run))
@@ -75,7 +66,9 @@ async def find_run(backend: Backend, run: str) -> Run:
     if job is None or not (records or job.function in backend.app.registry.workflows):
         raise RunUnknown(f"There is no run {run}.", fix="Its status may have expired; see penstock workflows.")
     inbox = [] if job.state in FINISHED else await backend.engine.store.workflows.list_events(job_uuid(job.id))
-    return Run(job, doing_of(job), steps_of(records, revealing(backend)), [one.name for one in inbox])
+    return Run(
+        job, doing_of(job.state.value, job.error), steps_of(records, revealing(backend)), [one.name for one in inbox]
+    )
 
 
 def revealing(backend: Backend) -> Reveal:
@@ -124,7 +117,7 @@ async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
     where: dict[str, Any] = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
     found = [job for one in names for job in await backend.jobs(None, limit, where=JobFilter(function=one, **where))]
     newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
-    return [(job, doing_of(job)) for job in newest]
+    return [(job, doing_of(job.state.value, job.error)) for job in newest]
 
 
 def describe(found: Run) -> dict[str, Any]:

@@ -7,7 +7,7 @@ and `scan`, and ending to `commit`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -315,6 +315,11 @@ class Transaction:
         await self.remembering(self.store.jobs.enqueue_alike(self.session, jobs, self.now))
         self.wakes = True
 
+    async def find_runs(self, runs: Sequence[UUID], most: int) -> Mapping[UUID, bool]:
+        """Find which of these runs have not ended, new ones included, and whether they have so many unread events."""
+        found = await self.remembering(self.store.workflows.find_unfinished(runs, most))
+        return {job.id: False for job in self.jobs} | found
+
     async def cancel_all(self, where: JobFilter) -> int:
         """Request now, in this transaction, that matching jobs be canceled; how many have not ended."""
         count = await self.remembering(self.store.jobs.request_cancel_all(self.session, where, self.now))
@@ -400,11 +405,12 @@ class Scope(Calls):
         Raises:
             ContextError: It is a table of another component, or of the program.
         """
+        given: object = table
         if self.component is not None:
             table = self.component.table(table)
-        elif (name := self.transaction.statements.foreign.get(table)) is not None:
+        elif (foreign := self.transaction.statements.foreign) and isinstance(given, type) and table in foreign:
             raise errors.ContextError(
-                f"{table.__name__} is a table of component {name}, and only functions of that component reach it.",
+                f"{table.__name__} is a table of component {foreign[table]}, and only its functions reach it.",
                 fix="Run one of its functions. If the program has such a table of its own, name it in App(tables=[…]).",
             )
         return self.transaction.statements.of(table, definition_of(table))

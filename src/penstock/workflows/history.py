@@ -7,6 +7,7 @@ code that fits.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from penstock.workflows.record import BEGINNING, IS_CALL, Record, RecordKind, describe
 
@@ -32,6 +33,16 @@ class History:
     def beginning(self) -> Record | None:
         """The record with which it began; None if it has not."""
         return self._records.get(BEGINNING)
+
+    def is_passed(self, place: int) -> bool:
+        """Whether the run did all that its body does after the delivery of a place: it learned more, or slept."""
+        begun = self.beginning
+        return place < self.last_place or (begun is not None and begun.digest == str(place))
+
+    @property
+    def open_jobs(self) -> list[UUID]:
+        """The jobs of steps whose end the run does not know."""
+        return [one.job for one in self._records.values() if one.job is not None and one.place is None]
 
     def next_place(self) -> int:
         """Take the next place in the order of deliveries."""
@@ -69,6 +80,15 @@ class History:
         if record is not None:
             return (record.kind, record.function) == (RecordKind.PATCH, name)
         return not replaying and number > self._highest
+
+    def check_made(self, highest: int) -> None:
+        """Check that the body, which has learned all that is recorded, has made all recorded calls again.
+
+        Raises:
+            Mismatch: It has made calls up to this number only.
+        """
+        if (number := min((one for one in self._records if one > highest), default=None)) is not None:
+            raise Mismatch(f"call {number} was {self._records[number]}, and the code now does not make it")
 
     def check_delivery(self, record: Record, open_calls: Iterable[int]) -> None:
         """Check that the body waits for what it learned next.

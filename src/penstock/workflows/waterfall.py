@@ -13,7 +13,20 @@ from penstock.dataclass import dataclass
 from penstock.values import decode_json
 from penstock.workflows.record import Record, RecordKind
 
+PARKED, WAITS = "WorkflowParked: ", "Waits"  # the beginnings of reasons
 _WHAT = {RecordKind.TIMER: "sleep", RecordKind.CANCEL: "told to cancel"}
+
+
+def doing_of(state: str, reason: str | None) -> str:
+    """Say what a run does: it waits, is parked, or has the state of its job.
+
+    Args:
+        state: The state of its job.
+        reason: The error of its job, or the reason why that waits.
+    """
+    if state != "pending" or reason is None:
+        return state
+    return "parked" if reason.startswith(PARKED) else "waiting" if reason.startswith(WAITS) else state
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """Workflows: the types of their steps, waits, events and results."""
 
 import asyncio
+import sqlite3
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
 from samples.shop import Booking
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from penstock import (
     ActionCtx,
@@ -101,6 +103,13 @@ async def add_card(ctx: MutationCtx, run: JobId, number: str) -> None:
     assert_type(await ctx.scheduler.run_after(timedelta(0), order, "Ada"), JobId[str])
     assert_type(await pool.enqueue(ctx, order, "Ada"), JobId[str])
     await pool.enqueue(ctx, order, 5)  # refused: call-overload
+
+
+async def in_own_transactions(run: JobId, lite: sqlite3.Connection, orm: AsyncSession) -> None:
+    card_added.send(lite, run, Card("4242"))
+    assert_type(card_added.broadcast(lite, [run], Card("4242")), list[JobId])
+    assert_type(await card_added.broadcast(orm, [run], Card("4242")), list[JobId])
+    await card_added.send(lite, run, Card("4242"))  # refused: misc
 
 
 async def outside(backend: Backend, booking: Id[Booking]) -> None:

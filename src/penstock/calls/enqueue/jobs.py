@@ -19,7 +19,8 @@ from penstock.calls.run.attempts import Attempts
 from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.component import Component, own_function, own_name
-from penstock.functions.function import AnyFunction, Function
+from penstock.functions.function import AnyFunction, Function, FunctionKind, WorkflowFunction
+from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
 from penstock.jobs.order import FARTHEST, rank
@@ -44,7 +45,7 @@ class JobCalls:
     `answer` gives a call to its caller: to be awaited, or its result where the caller waits in a thread (`in_thread`).
     """
 
-    __slots__ = ("_scope", "answer", "component", "engine", "in_thread", "runner", "store")
+    __slots__ = ("_caller", "_scope", "answer", "component", "engine", "in_thread", "runner", "store")
 
     def __init__(
         self,
@@ -54,12 +55,14 @@ class JobCalls:
         *,
         in_thread: bool = False,
         component: Component | None = None,
+        caller: Caller = SYSTEM,
     ) -> None:
         self.runner = runner
         self.engine = runner.engine
         self.store = runner.engine.store
         self._scope = scope
         self.component = component if scope is None else scope.component
+        self._caller = caller if scope is None else scope.transaction.caller
         self.in_thread = in_thread
         self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
@@ -69,8 +72,14 @@ class JobCalls:
 
     def waiting(self, wait: Answer) -> JobCalls:
         """Wait for a caller in a thread."""
-        answer = lambda call: wait(self.answer(call))  # noqa: E731 - it is short
-        return JobCalls(self.runner, self._scope, answer, in_thread=True, component=self.component)
+        return JobCalls(
+            self.runner,
+            self._scope,
+            lambda call: wait(self.answer(call)),
+            in_thread=True,
+            component=self.component,
+            caller=self._caller,
+        )
 
     def name(self, name: str) -> str:
         """The name in the program of a pool, rate limit, topic, cron or lock, as the caller's code says it."""
@@ -159,8 +168,10 @@ class JobCalls:
         kind: Kind = function.kind.job_kind
         key = options.concurrency_key or ("" if gated or options.key is not None else None)
         options = self.engine.journal.with_trace(options)
-        if function.restartable:
+        if function.restartable or function.kind is FunctionKind.WORKFLOW:
             options = replace(options, restartable=True)
+        if isinstance(function, WorkflowFunction) and function.outside is not None:
+            options = replace(options, starter=self._caller.mark)
         if program := self.engine.registry.program:
             options = replace(options, program=program)
 

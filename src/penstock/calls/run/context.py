@@ -292,7 +292,8 @@ class ActionCtx(OfCall):
     @property
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
-        return JobCalls(self._runner, None, self._calls.track, component=self._calls.component)
+        given: dict[str, Any] = {"component": self._calls.component, "caller": self._call.caller}
+        return JobCalls(self._runner, None, self._calls.track, **given)
 
     @property
     def scheduler(self) -> Scheduler:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from penstock.calls.run.face import face_of
 from penstock.calls.workflows.events import Event
-from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, WorkflowSuspended, make_loop
+from penstock.calls.workflows.loop import BodyFuture, BodyLoop, BodyTask, HeldFuture, WorkflowSuspended, make_loop
 from penstock.calls.workflows.thread import BodyThread, is_inside
 from penstock.calls.workflows.token import EventToken
 from penstock.clock import Random, random_of
@@ -28,6 +28,7 @@ from penstock.errors import ContextError, LimitExceeded, PenstockError, Unawaite
 from penstock.functions.function import AnyFunction
 from penstock.jobs.retry import Retry
 from penstock.observe.errortext import error_text
+from penstock.observe.loglines import context_muted_while
 from penstock.transaction.tracking import Calls
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import read_outcome
@@ -87,7 +88,7 @@ class OpenCall:
     @property
     def is_abandoned(self) -> bool:
         """Whether the body waits for it no more."""
-        return self.future.cancelled()
+        return self.future.cancelled() or self.future.cancel_asked
 
     def make_record(self, place: int | None, at: datetime, outcome: str | None = None, **others: Any) -> Record:
         """The record of this call."""
@@ -144,9 +145,12 @@ class Body:
         self.random: Random = random_of(seed)
         self.most_bytes = most_bytes
         self.now: datetime
-        self._replaying = history.last_place > 0
+        self.place = 0  # of what it has learned last
+        self._replaying = history.is_passed(0)
         self._decrypt = decrypt
         self.secret = ""  # by which its tokens are known
+        self.is_committing: Callable[[int], bool] = lambda _number: False  # whether a mutation may be about to commit
+        self._asked: list[int] = []  # mutations that it has cancelled, and that may commit for all it knows
         self._numbers = self._tokens = 0
         self._size = 0  # of what it has learned, in characters
         self._mismatch: Mismatch | None = None
@@ -161,7 +165,8 @@ class Body:
     def begin(self, at: datetime, ctx: Any, arguments: Mapping[str, Any]) -> None:
         """Begin at a time."""
         self.now, self._loop = at, make_loop(at.timestamp(), self.function.name)
-        self._main = self._loop.create_task(self._run(ctx, arguments), name="main")
+        context = context_muted_while(lambda: self._replaying or self._dropped)  # it has logged that before
+        self._main = self._loop.create_task(self._run(ctx, arguments), name="main", context=context)
         self._run_dry()
 
     def deliver(self, record: Record) -> None:
@@ -171,10 +176,15 @@ class Body:
             Mismatch: The code does not fit the history.
             ContextError: The body does what no replay can repeat.
         """
+        if self.has_ended:
+            if record.number not in self.open or not self.open[record.number].is_abandoned:
+                raise Mismatch(f"the code ends where call {record.number} was {record}")
+            return  # it was about to commit as the body cancelled it, and ended
         self.history.check_delivery(record, self.open)
         self.now = max(self.now, record.at)
         self._size += len(record.outcome or "") + len(record.args or "")
-        self._replaying = (record.place or 0) < self.history.last_place
+        self.place = record.place or 0
+        self._replaying = self.history.is_passed(self.place)
         if record.kind is RecordKind.TIMER:
             if self.next_timer != record.at:
                 raise Mismatch(f"a timer was due at {record.at}, and the code now has one at {self.next_timer}")
@@ -183,6 +193,27 @@ class Body:
             self._main.cancel()
         else:
             self._end_call(self.open.pop(record.number), record)
+        self._run_dry()
+
+    def check_replayed(self) -> None:
+        """Check, once it has learned all that is recorded, that it has made all recorded calls.
+
+        Raises:
+            Mismatch: It has not, such as code of before a change that the run has taken up.
+        """
+        self.history.check_made(self._numbers)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it has cancelled a mutation that may be about to commit, so that it learns nothing else before."""
+        return bool(self._asked)
+
+    def go_on(self) -> None:
+        """Run on, as far as it may, once more is known of a mutation that holds it.
+
+        Raises:
+            Mismatch: The code does not fit the history.
+        """
         self._run_dry()
 
     @property
@@ -268,7 +299,8 @@ class Body:
                 fix="Store data in tables, and return ids from steps; or begin again with ctx.restart.",
                 limit=MOST_BYTES,
             )
-        future = self._loop.create_future()
+        is_mutation = kind is RecordKind.MUTATION
+        future = HeldFuture(self._loop, number, self._asked) if is_mutation else self._loop.create_future()
         call = OpenCall(
             number, kind, name, future, digest, args, shown, function, options or StepOptions(), events or {}
         )
@@ -335,6 +367,12 @@ class Body:
 
     def _run_dry(self) -> None:
         self._loop.run_dry()
+        while self._asked and self._mismatch is None and not self.is_committing(number := self._asked[0]):
+            del self._asked[0]
+            known, call = self.history.find(number), self.open[number]
+            if (known is None or known.place is None) and isinstance(call.future, HeldFuture):
+                call.future.let_go()
+                self._loop.run_dry()
         if self._mismatch is not None:
             raise self._mismatch
 
@@ -356,6 +394,8 @@ class Body:
             call.future.set_result(result)
         else:
             call.future.set_exception(error)
+        if isinstance(call.future, HeldFuture) and call.future.cancel_asked:
+            call.future.cancel_later(call.task)
 
     async def _run(self, ctx: Any, arguments: Mapping[str, Any]) -> Any:
         handler, thread = self.function.handler, self._thread

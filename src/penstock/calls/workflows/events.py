@@ -5,7 +5,7 @@ Owns the declaration and the sending. `run` receives them.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
@@ -18,6 +18,7 @@ from penstock.functions.programs import NAME
 from penstock.functions.signature import encode_any, encoder_of
 from penstock.jobs.job import JobId, job_id, job_ids, job_uuid
 from penstock.schema.encoder import Encoder
+from penstock.store.guest.connections import SyncConnection
 from penstock.transaction.transaction import Transaction
 from penstock.values import is_storable, text_bytes
 from penstock.workflows.record import BEGINNING, Beginning
@@ -36,7 +37,7 @@ class Event(Generic[T]):
         type: The type of its payload.
     """
 
-    def __init__(self, name: str, kind: Any) -> None:
+    def __init__(self, name: str, kind: Any, otherwise: Callable[[Any], JobCalls]) -> None:
         given: object = name
         if not isinstance(given, str) or not NAME.fullmatch(given):
             raise DeclarationError(
@@ -45,21 +46,23 @@ class Event(Generic[T]):
             )
         self.name = name
         self.type = kind
+        self._otherwise = otherwise
 
     def __repr__(self) -> str:
         return f"<event {self.name}>"
 
     @overload
-    def send(self, ctx: Face, run: JobId, payload: T, *, key: str | None = None) -> None: ...
+    def send(self, ctx: Face | SyncConnection, run: JobId, payload: T, *, key: str | None = None) -> None: ...
     @overload
     def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> Coroutine[Any, Any, None]: ...
     def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> Any:
         """Send it to a run. In a mutation it is sent if and only if the transaction commits.
 
-        It is kept until the run waits for it, and received once.
+        In a transaction of your own likewise, if its connection is passed, as to `Workpool.enqueue`. It is kept until
+        the run waits for it, and received once.
 
         Args:
-            ctx: The ctx of a mutation or an action, or the backend of a program.
+            ctx: The ctx of a mutation or an action, the backend of a program, or a connection.
             run: The id of the run's job.
             payload: The payload.
             key: Of several that are sent to the run with the same key, only the first one is.
@@ -69,7 +72,7 @@ class Event(Generic[T]):
             ValueInvalid: The payload is of another type, or the key cannot be.
             LimitExceeded: The payload is too large, or the run has too many events that it has not received.
         """
-        calls = calls_of(ctx, writes=True)
+        calls = calls_of(ctx, writes=True, otherwise=self._otherwise)
         return calls.answer(self._send_to_one(calls, run, payload, key))
 
     async def _send_to_one(self, calls: JobCalls, run: JobId, payload: T, key: str | None) -> None:
@@ -77,7 +80,9 @@ class Event(Generic[T]):
             raise DataError(f"No run {run} waits for event {self.name}: there is none, or it has ended.")
 
     @overload
-    def broadcast(self, ctx: Face, runs: Iterable[JobId], payload: T, *, key: str | None = None) -> list[JobId]: ...
+    def broadcast(
+        self, ctx: Face | SyncConnection, runs: Iterable[JobId], payload: T, *, key: str | None = None
+    ) -> list[JobId]: ...
     @overload
     def broadcast(
         self, ctx: Any, runs: Iterable[JobId], payload: T, *, key: str | None = None
@@ -95,7 +100,7 @@ class Event(Generic[T]):
             ValueInvalid: The payload is of another type, or the key cannot be.
             LimitExceeded: The payload is too large, or a run has too many events that it has not received.
         """
-        calls = calls_of(ctx, writes=True)
+        calls = calls_of(ctx, writes=True, otherwise=self._otherwise)
         return calls.answer(self._send_to_many(calls, runs, payload, key))
 
     async def _send_to_many(self, calls: JobCalls, runs: Iterable[JobId], payload: T, key: str | None) -> list[JobId]:
@@ -152,15 +157,14 @@ class Event(Generic[T]):
         store, stored = calls.engine.store.workflows, calls.engine.store.encryption.encrypt(text)
 
         async def send(transaction: Transaction) -> list[UUID]:
-            known = await transaction.remembering(store.find_unfinished(runs, MOST_UNREAD))
+            known = await transaction.find_runs(runs, MOST_UNREAD)
             if full := [job_id(run) for run in runs if known.get(run)]:
                 raise LimitExceeded(
                     f"Run {full[0]} has {MOST_UNREAD} events that it has not received, which is the most.",
                     fix="Have its workflow receive them, or cancel it.",
                     limit=MOST_UNREAD,
                 )
-            new = {job.id for job in transaction.jobs}
-            reached = [run for run in dict.fromkeys(runs) if run in known or run in new]
+            reached = [run for run in dict.fromkeys(runs) if run in known]
             if reached:
                 await store.send(transaction, reached, self.name, key, stored, transaction.now)
                 transaction.wakes = True

@@ -45,9 +45,47 @@ class _Numbered:
 class BodyFuture(_Numbered, asyncio.Future[Any]):
     """A future of a body."""
 
+    cancel_asked = False
+
     def __init__(self, loop: BodyLoop) -> None:
         self._number = loop.count()
         super().__init__(loop=loop)
+
+
+class HeldFuture(BodyFuture):
+    """A future of a mutation. Nobody cancels it before the run knows that the mutation does not commit.
+
+    Args:
+        loop: The loop of the body.
+        number: The number of the call.
+        asked: Gets the number, once somebody asks for a cancel.
+    """
+
+    def __init__(self, loop: BodyLoop, number: int, asked: list[int]) -> None:
+        super().__init__(loop)
+        self._call, self._asked = number, asked
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - asyncio's
+        if self.done():
+            return False
+        if not self.cancel_asked:
+            self.cancel_asked = True
+            self._asked.append(self._call)
+        return True
+
+    def let_go(self) -> None:
+        """Cancel it: the mutation does not commit."""
+        super().cancel()
+
+    def cancel_later(self, task: asyncio.Task[Any] | None) -> None:
+        """Have the task that has got its outcome cancelled at its next await, if that is still asked for."""
+
+        def cancel_again(_: object) -> None:
+            if task is not None and not task.done() and task.cancelling():
+                task.uncancel()  # or it would count twice
+                task.cancel()
+
+        self.add_done_callback(cancel_again)  # behind the one that wakes the task
 
 
 class BodyTask(_Numbered, asyncio.Task[Any]):
@@ -55,7 +93,8 @@ class BodyTask(_Numbered, asyncio.Task[Any]):
 
     def __init__(self, coroutine: Any, loop: BodyLoop, name: str | None, context: Any) -> None:
         self._number = loop.count()
-        super().__init__(coroutine, loop=loop, name=name or f"branch-{self._number}", context=context)
+        self.context = context or contextvars.copy_context()
+        super().__init__(coroutine, loop=loop, name=name or f"branch-{self._number}", context=self.context)
 
 
 class BodyLoop(asyncio.AbstractEventLoop):
@@ -116,7 +155,7 @@ class BodyLoop(asyncio.AbstractEventLoop):
         with self._enter():
             for task in self.list_tasks():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio's gather does
-                _drop(task.get_coro())
+                task.context.run(_drop, task.get_coro())
         self._ready.clear()
         self._timers.clear()
 

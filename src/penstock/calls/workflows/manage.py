@@ -93,7 +93,11 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     kept, _ = await look_back(calls, run, step)
     asked, encryption = status.options, calls.engine.store.encryption
     options = Options(
-        timeout=asked.timeout, deadline=asked.deadline, keep=asked.keep, concurrency_key=asked.concurrency_key
+        timeout=asked.timeout,
+        deadline=asked.deadline,
+        keep=asked.keep,
+        concurrency_key=asked.concurrency_key,
+        starter=asked.starter,
     )
     args = function.signature.check_json(encode_json(status.args, "Arguments"))
     make = calls.maker(function, calls.now(), pool=status.pool, priority=status.priority, options=options)

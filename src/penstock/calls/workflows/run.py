@@ -29,7 +29,7 @@ from penstock.errors import CallTimeout, ContextError, JobError, PenstockError, 
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import Outcome, job_id
 from penstock.jobs.order import FARTHEST
-from penstock.jobs.settle import suspend
+from penstock.jobs.settle import most_losses, suspend
 from penstock.jobs.states import JobEvent
 from penstock.observe import points
 from penstock.observe.errortext import error_text
@@ -53,35 +53,36 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
     Raises:
         LeaseLost: Another worker has the run.
     """
-    store = runner.engine.store.workflows
+    store, history = runner.engine.store.workflows, History(())
     try:
         records = await runner.attempt(lambda: store.read_history(run.job.id), for_ever=True)
         history = History(records)
         if history.beginning is None and run.job.is_late:
             return Outcome(JobEvent.RAISED, error="expired", retryable=False)
+        if run.job.attempt >= most_losses(run.job):
+            return await _park(runner, run, history, f"{run.job.attempt - 1} workers died in a row as they ran it")
         return await _Run(runner, run, function, history).drive()
     except Mismatch as error:
-        if any(map(_is_force, await runner.attempt(lambda: store.read_inbox(run.job.id), for_ever=True))):
-            jobs = [one.job for one in records if one.job is not None and one.place is None]
-            return await _end_by_force(runner, run, jobs)
-        await _park(runner, run, function, error)
-        return None
+        return await _park(runner, run, history, f"the code of {run.job.function} does not fit it: {error}")
     except TryAgain as error:
         if error.from_function:
             raise
         return Outcome(JobEvent.SNOOZED, delay=_AWAY, error=storable(f"{type(error).__name__}: {error}"))
 
 
-async def _park(runner: FunctionCalls, run: JobRun, function: AnyFunction, error: Mismatch) -> None:
-    """Put a run aside until there is other code. Nothing of it is lost."""
-    reason = storable(f"WorkflowMismatch: the code of {function.name} does not fit this run: {error}")[:_LONGEST_REASON]
-    log_event("workflow.parked", logging.ERROR, job=job_id(run.job.id), function=function.name, reason=reason)
-    engine, job = runner.engine, run.job
-    now, write = engine.clock.now(), Write(refused=(function.name, engine.registry.fingerprint))
+async def _park(runner: FunctionCalls, run: JobRun, history: History, why: str) -> Outcome | None:
+    """Put a run aside until there is other code, or end it if somebody asked for that. Nothing of it is lost."""
+    engine, job, store = runner.engine, run.job, runner.engine.store.workflows
+    if any(map(_is_force, await runner.attempt(lambda: store.read_inbox(job.id), for_ever=True))):
+        return await _end_by_force(runner, run, history.open_jobs)
+    reason = storable(f"WorkflowParked: {why}")[:_LONGEST_REASON]
+    log_event("workflow.parked", logging.ERROR, job=job_id(job.id), function=job.function, reason=reason)
+    now, write = engine.clock.now(), Write(refused=(job.function, engine.registry.fingerprint))
     settlement = suspend(job, now + FARTHEST, now, reason)
-    store = engine.store.workflows
+    settlement.attempt = 0  # other code has all its attempts
     await runner.attempt(lambda: store.suspend(job.id, run.lease, write, settlement, now), for_ever=True)
     run.asleep = True
+    return None
 
 
 def _is_force(arrival: Arrival) -> bool:
@@ -125,9 +126,10 @@ class _Run:
             self._engine.config.max_result_bytes,
         )
         self._body.secret = beginning.secret
+        self._body.is_committing = self._steps.is_committing
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
-        self._looks = history.beginning is not None  # whether there may be something new in the inbox
+        self._looks = False  # whether there may be something new in the inbox
         run.look = self._steps.notice.set
 
     async def drive(self) -> Any:
@@ -147,14 +149,16 @@ class _Run:
                 if record is None:
                     return None
                 self._body.deliver(record)
+                while self._body.is_held:
+                    await self._steps.wait(None)
+                    self._steps.raise_failure()
+                    self._body.go_on()
             self._take_up()
+            await self._steps.abandon(self._body.open.values())  # such as children, which nobody waits for any more
             await self._steps.flush_published()
             return await self._end()
         except _Forced:
-            calls = self._body.open.values()
-            return await _end_by_force(
-                self._runner, self._run, [one.record.job for one in calls if one.record and one.record.job]
-            )
+            return await _end_by_force(self._runner, self._run, self._history.open_jobs)
         except _CleanUpOver:
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
@@ -171,13 +175,13 @@ class _Run:
             Mismatch: The code does not fit.
         """
         began, *others = self._history.deliveries
+        await self._look()  # first, as somebody may have had enough of a body that kills its workers
         self._body.begin(began.at, ctx, arguments)
         for number, record in enumerate(others):
-            if self._body.has_ended:
-                raise Mismatch(f"the code ends where call {record.number} was {record}")
             self._body.deliver(record)
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
+        self._body.check_replayed()
         self._take_up()
 
     async def _end(self) -> Any:
@@ -463,12 +467,13 @@ class _Run:
         self._run.asleep = True
 
     def _note_sleep(self, now: datetime) -> None:
-        """Note the number of ends that wake the run, and if it has a timeout the time since it woke."""
-        noted, beginning = replace(self._begun, attempts=count_awaited(self._body.open.values())), self._steps.beginning
+        """Note how far the body came, how many ends wake the run, and if it has a timeout the time since it woke."""
+        awaited, passed = count_awaited(self._body.open.values()), str(self._body.place)
+        noted, beginning = replace(self._begun, attempts=awaited, digest=passed), self._steps.beginning
         if self._job.options.timeout is not None:
             active = beginning.active + (now - self._woke).total_seconds()
             noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))
-        if noted != self._begun and (noted.attempts, self._begun.attempts) != (1, 0):
+        if noted != self._begun:
             self._steps.buffer(noted)
 
 

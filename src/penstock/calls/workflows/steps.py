@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.body import OpenCall
 from penstock.dataclass import dataclass
 from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain
-from penstock.functions.function import AnyFunction
+from penstock.functions.function import DEEPEST, AnyFunction, FunctionKind
 from penstock.jobs.job import DEFAULT_POOL, NewJob, Options, Settlement, job_id
 from penstock.jobs.retry import wait_after
 from penstock.observe import points
@@ -68,9 +69,9 @@ class _MutationStep(_Step):
     for_ever: ClassVar[bool] = True
 
     async def check(self, *, again: bool = False) -> Arguments:
-        self.steps.release(self.made)
         if again and (known := await self.steps.find(self.made)) is not None:
             raise _Recorded(known)
+        self.steps.release(self.made)
         return await _Step.check(self)
 
     def finish(self, result: Any) -> str:
@@ -123,6 +124,10 @@ class Steps:
         """Whether mutations are about to commit. Nothing else is learned meanwhile: it would have a later place."""
         return bool(self._reserved)
 
+    def is_committing(self, number: int) -> bool:
+        """Whether a mutation is about to commit, or may have."""
+        return number in self._reserved
+
     @property
     def has_ended(self) -> bool:
         """Whether steps have ended, and the body has still to learn it."""
@@ -154,6 +159,9 @@ class Steps:
         jobs, now = list[NewJob](), self._engine.clock.now()
         for call in calls:
             self.seen.add(call.number)
+            if self._function(call).kind is FunctionKind.WORKFLOW and self._depth > DEEPEST:
+                self.settle(call, error_outcome(_too_deep(call)))
+                continue
             jobs.append(job := self._job_of(call, now))
             call.record = call.make_record(None, now, job=job.id)
             self._history.note(call.record)
@@ -330,6 +338,8 @@ class Steps:
             self._buffered[:0] = carried
             if _is_ours(error):
                 raise
+            if call.is_abandoned:
+                return
             self.settle(call, error_outcome(error))
             return
         stored = [*carried, record := self._reserved.pop(call.number)]
@@ -381,8 +391,15 @@ class Steps:
     def _job_of(self, call: OpenCall, now: datetime) -> NewJob:
         options, function = call.options, self._function(call)
         asked = Options(retry=options.retry, timeout=options.timeout, name=options.name, run=job_id(self._id))
+        if function.kind is FunctionKind.WORKFLOW:
+            asked = replace(asked, depth=self._depth)
         make = JobCalls(self._runner, None).maker(function, now, pool=options.pool or DEFAULT_POOL, options=asked)
         return make(function.signature.check_json(call.args))
+
+    @property
+    def _depth(self) -> int:
+        """The depth of its children."""
+        return (self._run.job.options.depth or 0) + 1
 
     def _attempt(self, call: OpenCall) -> JobRun:
         run = self._run
@@ -430,6 +447,14 @@ class Steps:
             self._published = None
         if write.records:
             self._run.job.attempt = 1  # it got on, so crashes are counted from here
+
+
+def _too_deep(call: OpenCall) -> LimitExceeded:
+    return LimitExceeded(
+        f"{call.name} is the child of a run that has {DEEPEST} runs above it, which is the most.",
+        fix="See that it ends. To repeat a run for ever, return ctx.restart(…).",
+        limit=DEEPEST,
+    )
 
 
 def _is_ours(error: Exception) -> bool:

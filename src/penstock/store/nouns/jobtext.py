@@ -28,11 +28,12 @@ _OF_ENDING, _OF_ATTEMPT = (tuple(field.name for field in fields(kind)) for kind 
 _NONE = type(None)
 _TAKE: Mapping[str, tuple[type, ...]] = {  # `keep` takes anything: a value that is no time means for ever
     **dict.fromkeys(
-        ("name", "context", "concurrency_key", "key", "trace", "program", "run", "on_complete_only"), (str, _NONE)
+        ("name", "context", "concurrency_key", "key", "trace", "program", "run", "on_complete_only", "starter"),
+        (str, _NONE),
     ),
     **dict.fromkeys(("timeout", "start_deadline", "deadline"), (int, float, _NONE)),
     **dict.fromkeys(("until_start", "restartable"), (bool, _NONE)),
-    "task": (int, _NONE),
+    **dict.fromkeys(("task", "depth"), (int, _NONE)),
 }
 _SHORT = 500
 _WAITS = (1, 3)
@@ -50,7 +51,7 @@ def options_text(options: Options) -> str | None:
     """A job's options as stored; None for those of most jobs, which have none."""
     if options is NO_OPTIONS:
         return None
-    own = options.context or options.concurrency_key or options.key or options.trace
+    own = options.context or options.concurrency_key or options.key or options.trace or options.starter
     return _options_text(options) if own else _common_text(options)
 
 

@@ -66,6 +66,10 @@ class Access(ABC):
         """Run a query that only reads, in a transaction of its own."""
 
     @abstractmethod
+    async def look_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
+        """Run a query that only reads for each of some rows, in a transaction of its own."""
+
+    @abstractmethod
     async def run(self, query: Query, values: Values) -> Sequence[Row]:
         """Run a query in a transaction of its own."""
 
@@ -142,6 +146,9 @@ class Noun:
 
     async def _look(self, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await self._access.look(self._queries[query_name], values)
+
+    async def _look_each(self, query_name: str, rows: Sequence[Values], /, **values: Any) -> Sequence[Row]:
+        return () if not rows else await self._access.look_each(self._queries[query_name], rows, values)
 
     async def _ask(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await (

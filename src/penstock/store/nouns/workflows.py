@@ -17,8 +17,10 @@ from penstock.errors import LeaseLost
 from penstock.jobs.job import NewJob, Settlement
 from penstock.jobs.order import FARTHEST
 from penstock.store.nouns.jobs import CANCEL_EVENT, JOB_EVENT, Jobs
+from penstock.store.nouns.jobtext import options_of
 from penstock.store.nouns.noun import Access, Noun
 from penstock.store.session import OpenTransaction, Row, Session
+from penstock.values import decode_json
 from penstock.workflows.record import Record
 
 __all__ = ["CANCEL_EVENT", "JOB_EVENT", "Arrival", "Workflows", "Write"]
@@ -47,6 +49,15 @@ class Stuck:
     function: str
     parked: bool  # whether they wait for code that fits, and not for an event
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has not ended."""
+
+    function: str
+    args: Mapping[str, Any]
+    starter: str | None  # the mark of its starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +152,33 @@ class Workflows(Noun, queries=("workflows",)):
                 raise _lease_error()
             await self._write(session, run, write, now)
 
-    async def find_unfinished(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
+    async def find_unfinished(
+        self, runs: Sequence[UUID], most: int, inside: OpenTransaction | None = None
+    ) -> dict[UUID, bool]:
         """Find which of these runs have not ended, by now, and whether they have so many events that nobody received.
 
-        No transaction of a user reads the tables of jobs for it. Callers hold a connection each. They take turns on one
-        that is not for calls, or they would wait for each other.
+        No transaction of a function reads the tables of jobs for it. Callers hold a connection each. They take turns on
+        one that is not for calls, or they would wait for each other. A guest has none but its own, `inside`.
         """
-        async with self._turn:
-            rows = await self._look("unfinished", runs=list(runs), most=most)
+        asked = [{"run": run} for run in runs]
+        if inside is not None:
+            rows = await self._fetch_each(inside, "unfinished", asked, most=most)
+        else:
+            async with self._turn:
+                rows = await self._look_each("unfinished", asked, most=most)
         return {self._access.uuid(row["run"]): bool(row["is_full"]) for row in rows}
+
+    async def find_open(self, run: UUID) -> OpenRun | None:
+        """Find a run that has not ended, by now; see `find_unfinished`."""
+        async with self._turn:
+            rows = await self._look("open_run", run=run)
+        decrypt = self._access.encryption.decrypt
+        return self._one(
+            OpenRun,
+            rows,
+            args=lambda row: decode_json(decrypt(row["args"])),
+            starter=lambda row: options_of(row["options"]).starter,
+        )
 
     async def has_key(self, run: UUID, name: str, key: str) -> bool:
         """Whether an event with a key was sent to a run."""

@@ -16,7 +16,7 @@ insert into penstock.workflow_record (run, {record})
 values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at;
+    due_at = excluded.due_at, digest = excluded.digest;
 -- PostgreSQL: any number at once.
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from unnest(
@@ -25,7 +25,7 @@ select :run::uuid, t.* from unnest(
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at;
+    due_at = excluded.due_at, digest = excluded.digest;
 
 -- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
 -- SQLite: one at a time.
@@ -34,7 +34,7 @@ select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :
 where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at
+    due_at = excluded.due_at, digest = excluded.digest
 returning number;
 -- PostgreSQL: any number at once.
 with held as materialized (
@@ -47,7 +47,7 @@ select :run::uuid, t.* from held cross join unnest(
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at
+    due_at = excluded.due_at, digest = excluded.digest
 returning number;
 
 -- reset_attempts: count the attempts at a run from 1 again, as it got on.
@@ -90,11 +90,11 @@ select id, function from penstock.ready_job where ending is null
 union all select id, function from penstock.scheduled_job where ending is null
 union all select id, function from penstock.running_job where ending is null
 
--- stuck: workflows with runs that wait for other code, or since a time for events without a limit; how many of each.
+-- stuck: workflows with runs that are parked, or since a time for events without a limit; how many of each.
 -- Unbounded: it looks at all jobs that sleep for years, as such runs do.
 select function, parked, count(*) as number from (
-    select function, error like 'WorkflowMismatch: %' as parked from penstock.scheduled_job j
-    where not waiting and run_at > :far and (error like 'WorkflowMismatch: %' or (error like 'Waits for %' and run_at < :until))
+    select function, error like 'WorkflowParked: %' as parked from penstock.scheduled_job j
+    where not waiting and run_at > :far and (error like 'WorkflowParked: %' or (error like 'Waits for %' and run_at < :until))
       and exists (select from penstock.workflow_record r where r.run = j.id and r.number = 0)
     limit :limit
 ) t group by function, parked order by function, parked;
@@ -116,15 +116,29 @@ from (
     where r.kind = 'patch' group by r.function, j.function
 ) t order by t.since desc, t.name;
 
--- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
+-- {open_run}: a run, with whether it has so many events that nobody has received.
 select j.id as run, (
     select count(*) from (select from penstock.workflow_event e where e.run = j.id and not e.received limit :most) few
 ) >= :most as is_full
-from (
-    select id from penstock.ready_job where id = any(:runs::uuid[]) and ending is null
-    union all select id from penstock.scheduled_job where id = any(:runs::uuid[]) and ending is null
-    union all select id from penstock.running_job where id = any(:runs::uuid[]) and ending is null
+
+-- unfinished: those of these runs that have not ended, and whether they have so many events that nobody has received.
+-- SQLite: one at a time.
+{open_run} from (
+    select id from penstock.ready_job where id = :run and ending is null
+    union all select id from penstock.scheduled_job where id = :run and ending is null
+    union all select id from penstock.running_job where id = :run and ending is null
 ) j;
+-- PostgreSQL: any number at once.
+{open_run} from (
+    select id from penstock.ready_job where id = any(:run::uuid[]) and ending is null
+    union all select id from penstock.scheduled_job where id = any(:run::uuid[]) and ending is null
+    union all select id from penstock.running_job where id = any(:run::uuid[]) and ending is null
+) j;
+
+-- open_run: a run that has not ended.
+select function, args, options from penstock.ready_job where id = :run and ending is null
+union all select function, args, options from penstock.scheduled_job where id = :run and ending is null
+union all select function, args, options from penstock.running_job where id = :run and ending is null;
 
 -- find_key: whether an event with a key was sent to a run.
 select 1 from penstock.workflow_event where run = :run and name = :name and key = :key;

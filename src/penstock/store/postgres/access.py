@@ -35,8 +35,10 @@ class PostgresAccess(Access):
 
     run = look
 
-    async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
+    async def look_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
         return await run(self._connections, query, _lists(rows, values))
+
+    run_each = look_each
 
     async def fetch_each(
         self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values

@@ -53,6 +53,10 @@ class SqliteAccess(Access):
         async with reading(self.begin_read) as session:
             return await self.fetch(session, query, values)
 
+    async def look_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
+        async with reading(self.begin_read) as session:
+            return await self.fetch_each(session, query, rows, values)
+
     async def run(self, query: Query, values: Values) -> Sequence[Row]:
         async with writing(self.begin_write) as session:
             return await self.fetch(session, query, values)
