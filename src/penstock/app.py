@@ -192,6 +192,7 @@ class App(Declaring):
         Raises:
             DeclarationError: There is a pool of this name already, or a value cannot be.
         """
+        check_name("A pool", name)
         pool = Workpool(
             PoolDefinition(
                 name,

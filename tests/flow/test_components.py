@@ -210,6 +210,10 @@ async def test_a_ctx_reaches_the_tables_of_its_part_only(database_url: str) -> N
             await test.run_mutation(borrow)
         with pytest.raises(ContextError, match="Order is not a table of component shop"):
             await test.run_query(shop[billing.reach], Order)
+        odds: tuple[Any, ...] = ({}, None, "shop__line")
+        for odd in odds:
+            with pytest.raises(ContextError, match="is not a table of component shop"):
+                await test.run_query(shop[billing.reach], odd)
         with pytest.raises(ContextError, match="SQL does not know"):
             await test.run_query(shop[billing.by_sql])
         with pytest.raises(ContextError, match=r"comments = app\.use"):
@@ -371,6 +375,13 @@ def _outside(program: App) -> None:
     program.use(App(tables=[Account]), name="part")
 
 
+def _cron(program: App) -> None:
+    @program.cron("0 9 * * *", name="shop/daily")
+    async def daily(ctx: MutationCtx) -> None: ...
+
+    program.use(billing.app, name="shop")
+
+
 def _task(program: App) -> None:
     program.use(billing.app, name="shop")
 
@@ -404,6 +415,10 @@ REFUSED: dict[str, Callable[[App], Any]] = {
     "public functions of its app, not <query kitchen": lambda one: one.use(
         billing.app, name="s", expose=[kitchen.recipe_page]
     ),
+    "public functions of its app, not \\[1\\]": lambda one: one.use(billing.app, name="s", expose=[[1]]),  # type: ignore[list-item]
+    "takes functions, not <query": lambda one: one.use(billing.app, name="s", expose=billing.mine),  # type: ignore[arg-type]
+    "both have a cron called 'shop/daily'": _cron,
+    "A pool cannot be called 'a/b'": lambda one: one.workpool("a/b"),
     "http_prefix is a path, not 'shop'": lambda one: one.use(billing.app, name="s", http_prefix="shop"),
     "paths below /api belong to penstock": lambda one: one.use(billing.app, name="s", http_prefix="/api"),
     "Two tables are named shop__line": _table,
@@ -431,6 +446,8 @@ async def test_declarations_after_the_use_are_refused_at_the_start(database_url:
 def test_a_function_of_another_app_is_none_of_the_component() -> None:
     with pytest.raises(ContextError, match="is not a function of component shop"):
         shop[reply]
+    with pytest.raises(ContextError, match="is not a function of component shop"):
+        shop[{}]  # type: ignore[type-var]
 
 
 # ----- nested

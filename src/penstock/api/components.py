@@ -6,7 +6,7 @@ ctx of a component finds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.api.crons.crons import Crons
@@ -17,12 +17,13 @@ from penstock.api.pools.workpool import Workpool
 from penstock.api.tasks.tasks import ReactiveTasks
 from penstock.api.use import Use
 from penstock.errors import DeclarationError
-from penstock.functions.component import SEPARATOR, Component, check_component_name, is_component_name
+from penstock.functions.component import SEPARATOR, Component, check_component_name, is_component_name, own_function
 from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction, place_of
 from penstock.functions.registry import Registry
 from penstock.pools.rates import RateLimit
-from penstock.schema.table import Table, TableDefinition, twin_of
+from penstock.schema.table import Table, TableDefinition
+from penstock.schema.twins import twin_of
 
 TABLES = "__"  # between the name of a component and the names of its tables
 
@@ -54,29 +55,19 @@ def use_app(
         raise DeclarationError(f"Component {name!r}: {app!r} is no other App.", fix="Pass the App of the package.")
     if name in program.components:
         raise DeclarationError(f"There are two components called {name!r}.", fix="Give one of them another name.")
-    own = Component(name)
+    given: object = expose
+    if not isinstance(given, Iterable):
+        raise DeclarationError(f"Component {name!r}: expose= takes functions, not {expose!r}.", fix="Write expose=[…].")
+    exposed, own = [*expose], Component(name)
     components: dict[Component | None, Component] = {None: own}
     components |= {one: Component(own.prefix(path)) for path, one in app.components.items()}
     use = Use(own, components, program.guests)
     _use_tables(use, app)
-    exposed = {*expose}
     for pool in app.pools.values():
         program.pools[own.prefix(pool.name)] = use.pool(pool)
     program.rate_limits.update({own.prefix(one): policy for one, policy in app.rate_limits.items()})
     _use_events(program.events, app.events, name)
-    tasks = {one.function for one in app.tasks}
-    for function in app.registry:
-        if function not in tasks:
-            copy = use.copy(function, public=function in exposed and function.public)
-            if program.requires_access:
-                check_says_access(copy)
-            program.registry.add(copy)
-    for given in exposed:
-        if given not in use.functions or not use.functions[given].public:
-            raise DeclarationError(
-                f"Component {name!r}: expose= takes public functions of its app, not {given!r}.",
-                fix="Name functions that it declares with query, mutation or action.",
-            )
+    _use_functions(use, program, app, exposed)
     prefix = _path(http_prefix, name)
     for action in app.registry.http if prefix is not None else ():
         program.registry.add_http(_at(use.copy(action, public=True), f"{prefix}{action.place.path}"))
@@ -100,6 +91,22 @@ def _use_tables(use: Use, app: Declarations) -> None:
         component = use.components[owners.get(table)]
         use.tables[table] = twin = twin_of(table, use.own.name + TABLES)
         component.tables |= {definition.row_type: twin, twin: twin}
+
+
+def _use_functions(use: Use, program: Declarations, app: Declarations, exposed: Sequence[AnyFunction]) -> None:
+    tasks = {one.function for one in app.tasks}
+    for function in app.registry:
+        if function not in tasks:
+            copy = use.copy(function, public=function in exposed and function.public)
+            if program.requires_access:
+                check_says_access(copy)
+            program.registry.add(copy)
+    for function in exposed:
+        if not getattr(own_function(use.own, function, None), "public", False):
+            raise DeclarationError(
+                f"Component {use.own.name!r}: expose= takes public functions of its app, not {function!r}.",
+                fix="Name functions that it declares with query, mutation or action.",
+            )
 
 
 def _use_events(known: dict[str, Any], others: Mapping[str, Any], name: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
 from penstock.api.guests import Guests
 from penstock.api.pools.workpool import Workpool
+from penstock.errors import DeclarationError
 from penstock.functions.component import Component
 from penstock.functions.function import AnyFunction
 from penstock.jobs.job import DEFAULT_POOL
@@ -30,6 +31,16 @@ class Use:
         self.functions: dict[AnyFunction, AnyFunction] = {}
         self.tables: dict[type[Table], type[Table]] = {}
         self._guests = guests
+
+    def name(self, noun: str, name: str, known: Container[str]) -> str:
+        """The name in the program of a thing of the app; `DeclarationError` if the program has one of that name."""
+        found = self.own.prefix(name)
+        if found in known:
+            raise DeclarationError(
+                f"The program and its component {self.own.name!r} both have a {noun} called {found!r}.",
+                fix="Give one of them another name.",
+            )
+        return found
 
     def pool_name(self, name: str) -> str:
         """The name of a pool of the app; jobs without a pool have none of a component's."""

@@ -7,7 +7,7 @@ functions and tables of this use. `api/components` fills it, when `App.use` is c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from penstock.errors import ContextError, DeclarationError
@@ -46,7 +46,7 @@ class Component:
         Raises:
             ContextError: It is no function of that app.
         """
-        found: F | None = self.functions.get(function)
+        found: F | None = own_function(self, function, None)
         if found is None:
             name = getattr(function, "name", repr(function))
             raise ContextError(f"{name} is not a function of component {self.name}.", fix="Pass one of its app's.")
@@ -58,7 +58,8 @@ class Component:
 
     def table(self, table: type[Table]) -> type[Table]:
         """The table of this use; `ContextError` if it is none of the component's."""
-        found = self.tables.get(table)
+        given: object = table
+        found = self.tables.get(table) if isinstance(given, type) else None
         if found is None:
             name = getattr(table, "__name__", repr(table))
             raise ContextError(
@@ -73,9 +74,12 @@ def own_name(component: Component | None, name: str) -> str:
     return name if component is None else component.prefix(name)
 
 
-def own_function(component: Component | None, function: Any) -> Any:
-    """The function that the code of a component means; any other one as it is."""
-    return function if component is None else component.functions.get(function, function)
+def own_function(component: Component | None, function: Any, otherwise: Any = ...) -> Any:
+    """The function that the code of a component means; any other one as it is, or what is given in its place."""
+    otherwise = function if otherwise is ... else otherwise
+    if component is None or not isinstance(function, Hashable):
+        return otherwise
+    return component.functions.get(function, otherwise)
 
 
 def check_component_name(name: object) -> str:

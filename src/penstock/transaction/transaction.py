@@ -405,11 +405,12 @@ class Scope(Calls):
         Raises:
             ContextError: It is a table of another component, or of the program.
         """
+        given: object = table
         if self.component is not None:
             table = self.component.table(table)
-        elif (name := self.transaction.statements.foreign.get(table)) is not None:
+        elif (foreign := self.transaction.statements.foreign) and isinstance(given, type) and table in foreign:
             raise errors.ContextError(
-                f"{table.__name__} is a table of component {name}, and only functions of that component reach it.",
+                f"{table.__name__} is a table of component {foreign[table]}, and only its functions reach it.",
                 fix="Run one of its functions. If the program has such a table of its own, name it in App(tables=[…]).",
             )
         return self.transaction.statements.of(table, definition_of(table))

@@ -175,7 +175,7 @@ class Crons:
     def adopt(self, crons: Crons, use: Use) -> None:
         """Declare the crons of a component."""
         for declared in crons._declared.values():
-            name, pool = use.own.prefix(declared.cron.name), declared.pool
+            name, pool = use.name("cron", declared.cron.name, self._declared), declared.pool
             function, own = use.functions[declared.function], None if pool is None else use.pool(pool)
             self._declared[name] = replace(
                 declared, cron=replace(declared.cron, name=name), function=function, pool=own

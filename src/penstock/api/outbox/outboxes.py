@@ -178,7 +178,7 @@ class Outboxes:
             outbox, reset = one.outbox, one.reset
             own = replace(
                 outbox,
-                name=use.own.prefix(outbox.name),
+                name=use.name("outbox", outbox.name, self._declared),
                 topic=None if outbox.topic is None else use.own.prefix(outbox.topic),
                 definition=None if outbox.definition is None else use.definition(outbox.definition),
             )

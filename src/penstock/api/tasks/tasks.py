@@ -255,7 +255,8 @@ class ReactiveTasks:
         """Declare the tasks of a component."""
         for one in tasks:
             definition, pool = use.definition(one.task.definition), use.pool_name(one.task.pool)
-            task = replace(one.task, name=use.own.prefix(one.task.name), definition=definition, pool=pool)
+            name = use.name("task", one.task.name, self._declared)
+            task = replace(one.task, name=name, definition=definition, pool=pool)
             self._add(task, one.handler, one.asked, use.components[one.function.component])
 
     # ----- look after
