@@ -52,6 +52,15 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
+class Active:
+    """Unfinished runs of one workflow."""
+
+    function: str
+    waits: bool  # whether they wait or are parked, and else they run
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run that has not ended."""
 
@@ -118,6 +127,10 @@ class Workflows(Noun, queries=("workflows",)):
     async def list_stuck(self, before: datetime, limit: int) -> list[Stuck]:
         """Workflows whose runs are parked, or have waited since before a time for events, without a limit."""
         return self._read(Stuck, await self._look("stuck", far=before + _YEAR, until=before + FARTHEST, limit=limit))
+
+    async def count_active(self, functions: Sequence[str], limit: int) -> list[Active]:
+        """Count the runs of these workflows that run, and that wait among so many scheduled jobs."""
+        return self._read(Active, await self._look("active", functions=list(functions), limit=limit))
 
     async def list_patches(self) -> list[Patch]:
         """The changes of code that runs have taken up, the newest first."""

@@ -99,6 +99,14 @@ select function, parked, count(*) as number from (
     limit :limit
 ) t group by function, parked order by function, parked;
 
+-- active: workflows with runs that run, or wait; how many of each. So many scheduled jobs are looked at.
+select function, waits, count(*) as number from (
+    select function, false as waits from penstock.running_job where ending is null
+    union all select function, error like 'Waits%' or error like 'WorkflowMismatch: %' as waits from (
+        select function, error from penstock.scheduled_job where ending is null limit :limit
+    ) few where error like 'Waits%' or error like 'WorkflowMismatch: %'
+) j where function = any(:functions::text[]) group by function, waits;
+
 -- patches: the changes of code that runs have taken up, with the unfinished runs that have, and that began before and have not.
 -- Unbounded: it looks at all runs.
 select t.name, t.workflow, t.since,
