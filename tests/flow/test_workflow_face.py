@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from penstock import ActionCtx, App, JobId, MutationCtx, Retry, Table, UnawaitedCall, ValueInvalid, WorkflowCtx, sync
+from penstock import (
+    ActionCtx,
+    App,
+    DataError,
+    JobId,
+    MutationCtx,
+    Retry,
+    Table,
+    UnawaitedCall,
+    ValueInvalid,
+    WorkflowCtx,
+    sync,
+)
 from penstock.operations import workflows
 from penstock.operations.operation import Operation
 from penstock.operations.workflows import EventUnknown, Run, RunUnknown
@@ -34,6 +46,7 @@ class Card(BaseModel):
 
 card_added = app.event("card_added", Card)
 failing: list[str] = []
+pool = app.workpool("orders")
 
 
 @app.internal_mutation
@@ -297,3 +310,18 @@ async def test_the_doctor_tells_runs_that_stand_still(database_url: str) -> None
             new.clock.advance(timedelta(days=31))
             unheard = ("run-unheard", f"workflow {listen.name}")
             assert await seen(new) == [("run-parked", "workflow release:flow"), unheard]
+
+
+async def test_an_event_is_sent_by_workflow_and_key(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        run = await pool.with_options(key="ada").enqueue(backend, order, "ada")
+        card = json.dumps({"name": "Ada", "number": "4242"})
+        for name in ("order#ada", f"{order.name}#ada"):
+            await see(backend, workflows.send, run=name, event="card_added", payload=card)
+        found: Run = await see(backend, workflows.show, run=run)
+        assert found.events == ["card_added", "card_added"]
+        with pytest.raises(DataError, match="there is none"):
+            await see(backend, workflows.send, run="order#bob", event="card_added", payload=card)
+        for unknown in ("nothing#ada", "note#ada", "#ada"):
+            with pytest.raises(RunUnknown):
+                await see(backend, workflows.send, run=unknown, event="card_added", payload=card)

@@ -130,6 +130,9 @@ class _Transaction:
     async def find_runs(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
         return await self.store.workflows.find_unfinished(runs, most, self)
 
+    async def find_keyed_runs(self, function: str, key: str) -> set[UUID]:
+        return {*await self.store.workflows.find_keyed(function, key, self)}
+
     async def cancel_all(self, where: JobFilter) -> int:
         return await self.store.jobs.request_cancel_all(self, where, self.now)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -192,6 +193,12 @@ class Workflows(Noun, queries=("workflows",)):
             args=lambda row: decode_json(decrypt(row["args"])),
             starter=lambda row: options_of(row["options"]).starter,
         )
+
+    async def find_keyed(self, function: str, key: str, inside: OpenTransaction | None = None) -> list[UUID]:
+        """Find the runs of a workflow that have a key, by now; see `find_unfinished`."""
+        async with nullcontext() if inside is not None else self._turn:
+            rows = await self._ask(inside, "find_keyed", function=function, key=key)
+        return [self._access.uuid(row["run"]) for row in rows]
 
     async def has_key(self, run: UUID, name: str, key: str) -> bool:
         """Whether an event with a key was sent to a run."""

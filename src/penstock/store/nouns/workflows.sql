@@ -148,6 +148,12 @@ select function, args, options from penstock.ready_job where id = :run and endin
 union all select function, args, options from penstock.scheduled_job where id = :run and ending is null
 union all select function, args, options from penstock.running_job where id = :run and ending is null;
 
+-- find_keyed: the runs of a workflow that have a key and have not ended. A pool has one at most.
+select k.job_id as run from penstock.pool p join penstock.job_key k on k.pool = p.name and k.key = :key
+where exists (select from penstock.ready_job j where j.id = k.job_id and j.ending is null and j.function = :function)
+   or exists (select from penstock.scheduled_job j where j.id = k.job_id and j.ending is null and j.function = :function)
+   or exists (select from penstock.running_job j where j.id = k.job_id and j.ending is null and j.function = :function);
+
 -- find_key: whether an event with a key was sent to a run.
 select 1 from penstock.workflow_event where run = :run and name = :name and key = :key;
 
