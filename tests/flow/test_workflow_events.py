@@ -92,7 +92,7 @@ async def test_a_token_sends_one_event_to_its_run(database_url: str) -> None:
             with pytest.raises(TokenInvalid):
                 await answered.redeem(backend, token, Answer(yes=False))
         with pytest.raises(ValueInvalid):
-            await answered.redeem(backend, second, "yes")  # type: ignore[call-overload]
+            await answered.redeem(backend, second, "yes")  # type: ignore[arg-type]
         assert await answered.redeem(backend, second, Answer(yes=False))
         assert await result(backend, run) == [True, False]
         assert await result(backend, other) is None

@@ -115,6 +115,7 @@ class _Transaction:
         self.wakes = False
         self.committed: list[Callable[[], None]] = []
         self.cancels: Sequence[UUID] = ()
+        self.keyed: list[NewJob] = []
         self.fetch = inside.fetch
         self.execute = inside.execute
         self.execute_many = inside.execute_many

@@ -152,7 +152,7 @@ async def patches(backend: Backend, _given: Given) -> dict[str, Any]:
 
 
 @noun.changes(
-    Parameter("run", needed=True, about="The run; or WORKFLOW#KEY, for the run that has this key."),
+    _RUN,
     Parameter("event", "name", needed=True),
     Parameter("payload", "any text", "The payload as JSON.", metavar="JSON"),
     Parameter("key", about="Of several with the same key the run receives only the first."),
@@ -160,7 +160,7 @@ async def patches(backend: Backend, _given: Given) -> dict[str, Any]:
     refusals={**_REFUSALS, DataError: Refusal(409, "RunEnded")},
 )
 async def send(backend: Backend, given: Given) -> dict[str, Any]:
-    """Send EVENT to RUN, which receives it when it waits for it."""
+    """Send EVENT to RUN, which receives it when it waits for it; WORKFLOW#KEY is the run that has this key."""
     event = backend.app.events.get(given["event"])
     if event is None:
         known = ", ".join(sorted(backend.app.events)) or "none"

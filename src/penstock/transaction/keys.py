@@ -24,7 +24,6 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
     keys, key = transaction.store.keys, job.options.key or ""
     for _ in range(_ATTEMPTS):  # in a transaction of a weaker isolation a holder may be gone when it is looked at
         if await keys.hold(transaction, job):
-            transaction.keyed.append(job)
             await transaction.enqueue([job])
             return job.id
         holder = await keys.holder(transaction, job.pool, key)
@@ -32,7 +31,6 @@ async def enqueue_with_key(transaction: Transaction, job: NewJob, duplicate: Dup
             continue
         if holder.canceled:  # it never starts, so nothing is returned of it, refused for it or put in its place
             if await keys.take_over(transaction, holder, job):
-                transaction.keyed.append(job)
                 await transaction.enqueue([job])
                 return job.id
             continue
