@@ -92,7 +92,7 @@ async def test_a_token_sends_one_event_to_its_run(database_url: str) -> None:
             with pytest.raises(TokenInvalid):
                 await answered.redeem(backend, token, Answer(yes=False))
         with pytest.raises(ValueInvalid):
-            await answered.redeem(backend, second, "yes")  # type: ignore[arg-type]
+            await answered.redeem(backend, second, "yes")  # type: ignore[call-overload]
         assert await answered.redeem(backend, second, Answer(yes=False))
         assert await result(backend, run) == [True, False]
         assert await result(backend, other) is None
@@ -284,7 +284,7 @@ async def test_an_event_is_addressed_by_workflow_and_key(database_url: str) -> N
             await backend.run_mutation(tell_key, "bob")
         for wrong in ((ask, 1), (ask,), ("ask", "bob"), (tell_all, "bob"), (ask, "\0")):
             with pytest.raises(ValueInvalid, match="no address"):
-                await answered.send(backend, wrong, Answer(yes=True))  # type: ignore[call-overload]
+                await answered.send(backend, wrong, Answer(yes=True))  # type: ignore[arg-type]
 
 
 async def test_a_mutation_begins_a_run_with_a_key_and_sends_it_events_at_once(database_url: str) -> None:
