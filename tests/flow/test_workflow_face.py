@@ -231,7 +231,7 @@ async def test_changed_code_does_not_fit(database_url: str, body: Any, said: str
         replay(changed(body), history)
 
 
-def release(*, patched: bool) -> App:
+def release(*, patched: bool, activate: bool = True) -> App:
     """A release of a program: with a change of a workflow, or before it."""
     made = App()
 
@@ -242,7 +242,7 @@ def release(*, patched: bool) -> App:
     @made.workflow(name="release:flow")
     async def flow(ctx: WorkflowCtx) -> None:
         await ctx.run_mutation(write, "first")
-        if patched and ctx.patched("second"):
+        if patched and ctx.patched("second", activate=activate):
             await ctx.run_mutation(write, "second")
         await ctx.run_mutation(write, "middle")
         await ctx.sleep(timedelta(days=1))
@@ -274,6 +274,35 @@ async def test_patches_tell_when_an_old_branch_may_go(database_url: str) -> None
             assert await seen(new) == [("second", "release:flow", 1, 0)]
             await new.run_until_idle()
             assert await seen(new) == [("second", "release:flow", 0, 0)]
+
+
+async def test_workers_that_know_a_change_go_on_with_marked_runs_before_they_mark_any(database_url: str) -> None:
+    """(WF133)"""
+    known, active = release(patched=True, activate=False), release(patched=True)
+
+    async def begin(backend: TestApp) -> JobId:
+        flow: Any = backend.app.registry.find("release:flow")
+        run = await backend.scheduler.run_after(NOW, flow)
+        await backend.run_until_idle(advance=False)
+        return run
+
+    async def notes(backend: TestApp, run: JobId) -> list[str]:
+        found: Run = await see(backend, workflows.show, run=run)
+        assert found.doing == "success"
+        return [one.args["text"] for one in found.steps if one.kind == "mutation" and isinstance(one.args, dict)]
+
+    async with TestApp(known, database_url) as first:
+        unmarked = await begin(first)
+        async with TestApp(active, database_url, clock=first.clock) as second:
+            marked = await begin(second)
+            first.clock.advance(timedelta(days=1))
+            await first.run_until_idle(advance=False)  # goes on with both
+            assert await notes(first, unmarked) == ["first", "middle", "third"]
+            assert await notes(first, marked) == ["first", "second", "middle", "third"]
+            again = await begin(first)
+            first.clock.advance(timedelta(days=1))
+            await second.run_until_idle(advance=False)
+            assert await notes(second, again) == ["first", "middle", "third"], "it had passed the place without"
 
 
 async def test_the_doctor_tells_runs_that_stand_still(database_url: str) -> None:
