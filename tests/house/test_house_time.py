@@ -64,7 +64,7 @@ _PURPOSES = {
     "people are told, or the clock is set": {
         "calls/handlers/mark_completed": {"_is_marked"},
         "calls/jobs/group": {"Groups._attempt"},
-        "calls/journal": {"Journal._call"},
+        "calls/journal": {"Journal._call", "Journal.replay"},
         "calls/run/renewals": {"Renewals._look_at_loop"},
         "migrations/running": {"Migrator._batch.work"},
         "services/live/live": {"LiveQueries._tick", "LiveQueries.report"},

@@ -35,6 +35,7 @@ class RecordKind(enum.Enum):
 
 
 IS_CALL = frozenset(RecordKind) - {RecordKind.BEGIN, RecordKind.TIMER, RecordKind.CANCEL}
+IS_STEP = IS_CALL - {RecordKind.EVENT, RecordKind.PATCH}
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,14 +313,15 @@ class Body:
         self.open[number] = call
         return future
 
-    def patched(self, name: str) -> bool:
-        """Take up a change of the code, unless the run has passed its place before."""
+    def patched(self, name: str, *, activate: bool) -> bool:
+        """Take up a change of the code, unless the run has passed its place before; see `WorkflowCtx.patched`."""
         self.check_inside()
         number = self._numbers + 1
-        if not self.history.takes_patch(number, name, replaying=self._replaying):
+        is_new = self.history.find(number) is None
+        if not self.history.takes_patch(number, name, replaying=self._replaying) or (is_new and not activate):
             return False
         self._take_number()
-        if self.history.find(number) is None:
+        if is_new:
             self.patches.append(Record(number, RecordKind.PATCH, None, self.now, name, outcome='{"result":true}'))
         return True
 

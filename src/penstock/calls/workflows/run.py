@@ -38,7 +38,7 @@ from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, NOW, Arrival
 from penstock.values import decode_json, encode_json, storable
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, result_outcome
-from penstock.workflows.record import BEGINNING, Beginning, Record, RecordKind
+from penstock.workflows.record import BEGINNING, IS_STEP, Beginning, Record, RecordKind
 
 CLEAN_UP = timedelta(days=1)  # the time that a body has after a cancel
 _SHORT = timedelta(seconds=1)  # a wait up to this is made in memory
@@ -139,8 +139,10 @@ class _Run:
         ctx = WorkflowCtx(self._body, self._engine.registry, job_id(self._job.id))
         try:
             if self._history.beginning is not None:
-                await self._replay(ctx, arguments)
+                with self._engine.journal.replay(self._function.name):
+                    await self._replay(ctx, arguments)
             else:
+                self._engine.journal.note_run_start(self._function.name)
                 self._steps.buffer(self._begun)
                 self._body.begin(self._begun.at, ctx, arguments)
             while not self._body.has_ended:
@@ -149,6 +151,7 @@ class _Run:
                 if record is None:
                     return None
                 self._body.deliver(record)
+                self._note(record)
                 while self._body.is_held:
                     await self._steps.wait(None)
                     self._steps.raise_failure()
@@ -165,6 +168,11 @@ class _Run:
             self._run.look = None
             self._body.drop()
             await self._steps.stop()
+
+    def _note(self, record: Record) -> None:
+        if record.kind in IS_STEP and record.outcome is not None:
+            failed = self._decrypt(record.outcome).startswith('{"error":')
+            self._engine.journal.note_step(self._function.name, failed=failed)
 
     # ----- replay
 
