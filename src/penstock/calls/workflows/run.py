@@ -129,6 +129,7 @@ class _Run:
         self._body.is_committing = self._steps.is_committing
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
+        self._is_long = False  # whether that was told
         self._looks = False  # whether there may be something new in the inbox
         run.look = self._steps.notice.set
 
@@ -163,6 +164,7 @@ class _Run:
         except _Forced:
             return await _end_by_force(self._runner, self._run, self._history.open_jobs)
         except _CleanUpOver:
+            await self._steps.abandon(self._body.open.values())
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
             self._run.look = None
@@ -190,6 +192,7 @@ class _Run:
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
         self._body.check_replayed()
+        self._is_long = self._body.is_long
         self._take_up()
 
     async def _end(self) -> Any:
@@ -268,6 +271,9 @@ class _Run:
         await self._steps.begin(others)
 
     def _take_up(self) -> None:
+        if not self._is_long and self._body.is_long:
+            self._is_long = True
+            log_event("workflow.long", logging.WARNING, job=job_id(self._job.id), function=self._function.name)
         if self._body.published is not None:
             self._steps.publish(self._body.published)
             self._body.published = None
@@ -476,8 +482,10 @@ class _Run:
 
     def _note_sleep(self, now: datetime) -> None:
         """Note how far the body came, how many ends wake the run, and if it has a timeout the time since it woke."""
-        awaited, passed = count_awaited(self._body.open.values()), str(self._body.place)
-        noted, beginning = replace(self._begun, attempts=awaited, digest=passed), self._steps.beginning
+        place, awaited = self._body.place, count_awaited(self._body.open.values())
+        passed = self._begun.digest if self._steps.note_slept(place) else str(place)
+        ends = 0 if awaited == 1 else awaited  # as a run has at first
+        noted, beginning = replace(self._begun, attempts=ends, digest=passed), self._steps.beginning
         if self._job.options.timeout is not None:
             active = beginning.active + (now - self._woke).total_seconds()
             noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))
