@@ -19,7 +19,7 @@ _TRACE = re.compile(r"[0-9a-f]{32}")
 
 
 async def _load(view: View) -> Mapping[str, Any]:
-    sought = (view.word("for") or "").strip()[:_LONGEST]
+    sought = (view.word("for") or "").replace("\0", "").strip()[:_LONGEST]
     if not sought:
         return {"sought": "", "names": [], "jobs": [], "entries": [], "most": _LOOKED_AT}
     if (path := await _find_id(view, sought)) is not None:
