@@ -263,7 +263,7 @@ def _tell_of_one_cancel(status: JobStatus) -> str:
         return f"{status.id} has ended already: {status.state.value}."
     if status.state is JobState.COMPLETING:
         return f"{status.id} is not canceled. Only its on_complete is left, and that still runs."
-    return f"Asked for {status.id} to be canceled; it was {status.stage}."
+    return f"Asked for {status.id} to be canceled; it was {status.state.value}."
 
 
 def _describe_cancel(found: Mapping[str, Any]) -> Any:

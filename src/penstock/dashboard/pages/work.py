@@ -257,10 +257,10 @@ PAGES = (
             "pause": Act(_changing("paused. Running jobs continue.", paused=True), sure=_sure_of_pools("Pause")),
             "resume": Act(_changing("resumed.", paused=False), sure=_sure_of_pools("Resume")),
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
-            "retry chosen": act_of(jobs.retry, _tell_of_chosen, sure="", given=_chosen),
-            "cancel chosen": act_of(jobs.cancel, _tell_of_canceled, sure=_ask_of_chosen, given=_chosen),
             "retry all": act_of(jobs.retry, _tell_of_retries, given=_require_filter),
             "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_require_filter),
+            "retry chosen": act_of(jobs.retry, _tell_of_chosen, sure="", given=_chosen),
+            "cancel chosen": act_of(jobs.cancel, _tell_of_canceled, sure=_ask_of_chosen, given=_chosen),
         },
     ),
     Page(

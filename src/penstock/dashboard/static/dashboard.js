@@ -36,7 +36,7 @@ function relative(moment) { // with the time of the day if it is near
   const seconds = (Date.now() - moment) / 1000;
   const far = Math.abs(seconds) >= 86400;
   const said = Math.abs(seconds) < 2 ? "now" : seconds < 0 ? `in ${age(-seconds)}` : `${age(seconds)} ago`;
-  return far ? local(moment).slice(0, 16) : `${clock(moment)} · ${said}`;
+  return far ? local(moment) : `${clock(moment)} · ${said}`;
 }
 
 const SHOWN = {
