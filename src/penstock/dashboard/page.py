@@ -102,7 +102,7 @@ class View:
 
 
 class Elsewhere(Exception):
-    """What a page was asked for is on another one, whose path below the dashboard it names."""
+    """Sends the reader to another page, by its path below the dashboard."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

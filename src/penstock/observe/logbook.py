@@ -95,7 +95,7 @@ class Logbook:
     def _run_of(
         self, spent: Spent, seconds: float, outcome: str, error: BaseException | None
     ) -> Callable[[str], LogEvent]:
-        """What makes the event of a run, of a name."""
+        """Read the facts of a run; the result makes its event, of a name."""
         told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
         facts = {step: getattr(spent, step) for step in STEPS} | {"outcome": outcome, "error": told, "all": seconds}
         if (part := current_part()) is not None:

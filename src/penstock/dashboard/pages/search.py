@@ -53,7 +53,7 @@ async def _find_id(view: View, sought: str) -> str | None:
 async def _names(view: View) -> AsyncIterator[tuple[str, str, str]]:
     """All that has a name: its kind, its name and its page."""
     backend, store = view.backend, view.backend.engine.store
-    for one in _declared(view):
+    for one in _list_declarations(view):
         yield one
     for pool in (await view.activity.look())[1]:
         yield "pool", pool.name, f"/work?pool={quote_plus(pool.name)}"
@@ -65,7 +65,7 @@ async def _names(view: View) -> AsyncIterator[tuple[str, str, str]]:
         yield "cron", cron.name, f"/crons/cron?cron={quote_plus(cron.name)}"
 
 
-def _declared(view: View) -> Iterator[tuple[str, str, str]]:
+def _list_declarations(view: View) -> Iterator[tuple[str, str, str]]:
     for function in view.backend.app.registry:
         yield "function", function.name, f"/functions/{quote(function.name, safe='')}"
     for table in view.backend.app.definitions():

@@ -150,13 +150,13 @@ def _require_filter(view: View) -> Given:
     return {"job": (), **_filter_values(view)}
 
 
-def _chosen(view: View) -> Given:
+def _read_boxes(view: View) -> Given:
     """The jobs whose boxes are checked."""
     return {"job": tuple(view.require("job").split())}
 
 
 async def _ask_of_chosen(view: View) -> str:
-    return f"Cancel {amount(len(_chosen(view)['job']), 'job')}?"
+    return f"Cancel {amount(len(_read_boxes(view)['job']), 'job')}?"
 
 
 def _tell_of_chosen(_given: Given, found: Any) -> str:
@@ -259,8 +259,8 @@ PAGES = (
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
             "retry all": act_of(jobs.retry, _tell_of_retries, given=_require_filter),
             "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_require_filter),
-            "retry chosen": act_of(jobs.retry, _tell_of_chosen, sure="", given=_chosen),
-            "cancel chosen": act_of(jobs.cancel, _tell_of_canceled, sure=_ask_of_chosen, given=_chosen),
+            "retry chosen": act_of(jobs.retry, _tell_of_chosen, sure="", given=_read_boxes),
+            "cancel chosen": act_of(jobs.cancel, _tell_of_canceled, sure=_ask_of_chosen, given=_read_boxes),
         },
     ),
     Page(

@@ -124,7 +124,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         return {row["place"]: row["number"] for row in await self._fetch(session, "count", now=now)}
 
     async def count_some(self, session: Session, now: datetime, most: int) -> dict[str, int]:
-        """The number of jobs in the stages of those that have not ended, and of the failed ones, up to `most` each."""
+        """The number of unfinished jobs in each stage, and of failed jobs, up to `most` each."""
         return {row["place"]: row["number"] for row in await self._fetch(session, "count_some", now=now, most=most)}
 
     async def count_failed(self, session: Session, now: datetime, most: int) -> int:

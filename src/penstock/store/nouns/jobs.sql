@@ -138,8 +138,8 @@ union all select 'retrying', count(*) from penstock.scheduled_job where not wait
 union all select 'running', count(*) from penstock.running_job
 union all select state, count(*) from penstock.finished_job where expires_at > :now group by state;
 
--- count_some: the number of jobs that have not ended well, in each stage. Of many it counts only some: of those that start
--- later, the ones that start first.
+-- count_some: the number of unfinished jobs in each stage, and of failed jobs. Of many it counts only some: of scheduled jobs
+-- the ones that start first.
 select 'ready' as place, (select count(*) from (select from penstock.ready_job where ending is null limit :most) few)
        + (select count(*) from (select from penstock.scheduled_job where waiting limit :most) few) as number
 union all select stage, count(*) from (
