@@ -236,7 +236,9 @@ function enhance() {
     table.dataset.cards = "";
     for (const part of [table, ...table.querySelectorAll("tbody tr, tbody td")]) part.setAttribute("role", ROLES[part.nodeName]);
     for (const row of table.tBodies[0]?.rows ?? []) {
-      for (const cell of row.cells) if (cell.colSpan === 1) cell.dataset.label = names[cell.cellIndex] ?? "";
+      for (const cell of row.cells) {
+        if (cell.colSpan === 1 && cell.textContent.trim()) cell.dataset.label = names[cell.cellIndex] ?? "";
+      }
     }
   }
 }
