@@ -113,19 +113,19 @@ async def main() -> None:
 async def write_hour(engine: Any) -> None:
     """Write the numbers of the hour before, as the desk would have counted them."""
     for minute in range(60, 0, -1):
-        at, calls = engine.clock.now() - minute * MINUTE, round(40 + 25 * sin(minute / 9) + chance.uniform(-6, 6))
-        slow, failed = calls // 10, chance.randrange(3)
+        at, calls = engine.clock.now() - minute * MINUTE, round(900 + 400 * sin(minute / 9) + chance.uniform(-90, 90))
+        slow, failed = calls // 10, chance.randrange(5, 40)
         took = {"-7": calls - slow, "-2": slow}
         jobs = {
             "success": calls - failed,
             "failed": failed,
-            "retrying": 2 * failed,
+            "retrying": 6 * failed,
             "lag -9": calls,
             "lag -3": slow,
         } | took
         numbers = {"pool sms": jobs, f"function {send_message.name}": {"success": calls, "error": failed} | took}
         await engine.store.logbook.write(at, numbers, [])
-        await engine.store.logbook.sample(at, {"jobs": {"samples": 1.0, "ready": float(calls // 4), "oldest": 1.0}})
+        await engine.store.logbook.sample(at, {"jobs": {"samples": 1.0, "ready": float(calls // 90), "oldest": 1.0}})
 
 
 async def take(url: str, http: httpx.AsyncClient, backend: Any) -> None:
