@@ -285,6 +285,7 @@ class JobStatus:
         progress: Its progress, if it runs and has reported any.
         on_complete_attempts: Calls of its on_complete that raised or were lost, the last ones of many, in order.
         published: The state that it has published last, if it is a run of a workflow.
+        stage: Its state; of a pending job ``ready``, ``scheduled`` or ``retrying``, which has failed and starts later.
     """
 
     id: JobId
@@ -308,6 +309,7 @@ class JobStatus:
     progress: Progress | None = None
     on_complete_attempts: tuple[Attempt, ...] = ()
     published: Any = None
+    stage: str = JobState.PENDING.value
 
 
 JobStatuses: TypeAlias = list[JobStatus]  # for classes with a method named list
@@ -327,6 +329,7 @@ def status_of_new(job: NewJob, now: datetime, decrypt: Callable[[str], str]) -> 
         priority=job.priority,
         options=job.options.with_context(decrypt),
         on_complete=job.on_complete,
+        stage="ready" if job.run_at <= now else "scheduled",
     )
 
 

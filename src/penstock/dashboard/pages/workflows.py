@@ -23,7 +23,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     if given["state"] not in {None, *workflows.STATES}:
         raise DataError(f"A run is in one of these states: {', '.join(workflows.STATES)}.")
     found = await workflows.every.run(view.backend, {**given, "limit": _LISTED})
-    known = view.backend.app.registry.workflows
+    known = sorted({*view.backend.app.registry.workflows, given["function"] or ""} - {""})
     return {"runs": found, "given": given, "states": list(workflows.STATES), "functions": known, "most": _LISTED}
 
 

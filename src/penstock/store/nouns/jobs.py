@@ -99,6 +99,10 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         query = "list_failed" if where.state == JobState.FAILED.value else "list"
         return self._statuses(await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below))
 
+    async def seek(self, session: Session, text: str, limit: int, now: datetime, most: int) -> builtins.list[JobStatus]:
+        """Jobs with a text as their key or name, or in their error; it looks at `most` of each place."""
+        return self._statuses(await self._fetch(session, "seek", text=text, limit=limit, now=now, most=most))
+
     async def naming(
         self, session: Session, text: str, first: UUID, limit: int, now: datetime, *, in_args: bool
     ) -> builtins.list[JobStatus]:
@@ -116,8 +120,12 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         return [self._access.uuid(row["id"]) for row in await self._fetch(session, query, **values)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """The number of jobs in each place: ready, scheduled, running, finished."""
+        """The number of jobs in each stage."""
         return {row["place"]: row["number"] for row in await self._fetch(session, "count", now=now)}
+
+    async def count_some(self, session: Session, now: datetime, most: int) -> dict[str, int]:
+        """The number of unfinished jobs in each stage, and of failed jobs, up to `most` each."""
+        return {row["place"]: row["number"] for row in await self._fetch(session, "count_some", now=now, most=most)}
 
     async def count_failed(self, session: Session, now: datetime, most: int) -> int:
         """The number of failed jobs, up to `most`."""
