@@ -107,6 +107,7 @@ from penstock.identity.caller import RequestInfo as RequestInfo
 from penstock.identity.identity import Identity as Identity
 from penstock.identity.providers import OIDC as OIDC
 from penstock.identity.providers import CustomJWT as CustomJWT
+from penstock.identity.providers import OwnJWT as OwnJWT
 from penstock.jobs.filter import JobFilter as JobFilter
 from penstock.jobs.job import Attempt as Attempt
 from penstock.jobs.job import JobId as JobId

@@ -19,7 +19,7 @@ CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy Databas
 DeclarationError DuplicateJob Encrypted Event EventTimeout Failed FernetCodec File Finished FixedWindow
 FunctionNotFound Id IdInvalid Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobStatus
 LeaseLost LimitExceeded LocalTime Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError
-NotSignedIn NotUnique OIDC OpenFile OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page
+NotSignedIn NotUnique OIDC OpenFile OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded OwnJWT Page
 PaginationOptions Pending PenstockError PracticeBroken Progress ProviderUnavailable QueryCtx Range RateLimited
 RateLimiter RateStatus RequestInfo ResultInvalid Retry RowInvalid RowNotFound Rules Running SchemaMismatch SearchIndex
 SearchNotReady Snooze StepFailed StepLost Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx

@@ -22,6 +22,7 @@ _ROOMS = {
     "Sender": "outbox.",
     "ActionWork": "work.",
     "Auth": "auth.",
+    "SigningAuth": "auth.",
     "StorageReader": "storage.",
     "StorageWriter": "storage.",
     "Storage": "storage.",

@@ -16,7 +16,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
-from penstock.calls.run.auth import Auth
+from penstock.calls.run.auth import Auth, SigningAuth
 from penstock.calls.run.jobrun import no_work
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.runner import FunctionCalls
@@ -194,6 +194,12 @@ class MutationCtx(QueryCtx):
         return Scheduler(self.job_calls)
 
     @property
+    def auth(self) -> SigningAuth:
+        """The caller, and tokens that the program signs."""
+        transaction, refusal = self._scope.transaction, self._call.caller.refusal
+        return SigningAuth(self._scope, transaction.identity, refusal, self.job_calls)
+
+    @property
     def storage(self) -> StorageWriter:
         """Stored files; they are deleted if this transaction commits."""
         return StorageWriter(self.job_calls, self._call.caller)
@@ -252,9 +258,12 @@ class ActionCtx(OfCall):
         self._random: Random | None = None
 
     @property
-    def auth(self) -> Auth:
-        """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
-        return Auth(self._calls, self._identity, self._call.caller.refusal)
+    def auth(self) -> SigningAuth:
+        """The caller, and tokens that the program signs.
+
+        The queries, mutations and actions that this one runs have the same caller; its jobs do not.
+        """
+        return SigningAuth(self._calls, self._identity, self._call.caller.refusal, self.job_calls)
 
     @property
     def request(self) -> RequestInfo | None:
