@@ -97,7 +97,7 @@ async def test_forged_and_foreign_tokens_are_refused(database_url: str) -> None:
         forged = [
             ".".join([token.split(".")[0], body, token.split(".")[2]]),
             jwt.encode(claims, "x" * 32, "HS256", {"kid": key["kid"]}),
-            jwt.encode(claims, None, "none", {"kid": key["kid"]}),
+            jwt.encode(claims, "", "none", {"kid": key["kid"]}),
             jwt.encode(claims, key["x"] + key["y"], "HS256", {"kid": key["kid"]}),
             jwt.encode(claims, "x" * 32, "HS256", {"kid": "0" * 32}),
             await signed(test, aud="another"),
