@@ -69,7 +69,7 @@ async def test_data_is_shown_and_variables_are_refused(database_url: str, projec
         for arguments in (("set", "A", "b"), ("remove", "A")):
             code, said = await convex(server, project, "env", *arguments)
             assert code == 1
-            assert "penstock keeps no environment variables" in said
+            assert "There are no environment variables here" in said
             assert "    at " not in said
 
 

@@ -309,9 +309,7 @@ async def refuse_plainly(request: Request, error: Exception) -> Response:
 
 async def _refuse_variables(_request: Request) -> Response:
     """Refuse to set variables, as ``npx convex env set`` asks for."""
-    what = (
-        "penstock keeps no environment variables, as a program reads those of its process. Set them where that starts."
-    )
+    what = "There are no environment variables here: a program reads those of its process. Set them where that starts."
     raise Refused(400, "NoEnvironmentVariables", what)
 
 
