@@ -11,7 +11,19 @@ import pytest
 from pydantic import ValidationError
 from stage.sockets import listening
 
-from penstock import App, DeclarationError, Id, Int64, MutationCtx, QueryCtx, Table, UsageError, ValueInvalid, asgi_app
+from penstock import (
+    App,
+    DeclarationError,
+    File,
+    Id,
+    Int64,
+    MutationCtx,
+    QueryCtx,
+    Table,
+    UsageError,
+    ValueInvalid,
+    asgi_app,
+)
 from penstock.codegen.description import describe
 from penstock.codegen.typescript import typescript_files
 from penstock.schema.table import definition_of
@@ -50,6 +62,17 @@ async def again(ctx: QueryCtx, letter: SignedLetter) -> SignedLetter:
     return letter
 
 
+class SentFile(File):
+    author: str
+
+
+@app.query
+async def files(ctx: QueryCtx, file: Id[File]) -> tuple[File, SentFile]:
+    known = await ctx.storage.get_metadata(file)
+    assert known is not None
+    return known, SentFile(**dict(known), author="ada")
+
+
 @app.mutation
 async def misuse(ctx: MutationCtx, how: str) -> None:
     (row,) = await ctx.db.query(Letter).collect()
@@ -66,16 +89,20 @@ async def misuse(ctx: MutationCtx, how: str) -> None:
         await ctx.db.replace(Letter, row.id, signed)
 
 
+async def call(test: TestApp, name: str, **args: Any) -> Any:
+    """The result of a query, as clients get it."""
+    async with listening(asgi_app(app, backend=test)) as url, httpx.AsyncClient(base_url=url) as http:
+        body = {"path": f"{__name__}:{name}", "args": args, "format": "json"}
+        return (await http.post("/api/query", json=body)).json()["value"]
+
+
 async def test_a_row_with_more_fields_leaves_as_a_row(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         letter = await test.run_mutation(write, "hello")
         (row,) = await test.run_query(letters)
         assert (type(row), row.id, row.text, row.name) == (SignedLetter, letter, "hello", "Ada")
         assert await test.run_query(again, row) == row
-        async with listening(asgi_app(app, backend=test)) as url, httpx.AsyncClient(base_url=url) as http:
-            path = f"{__name__}:letters"
-            answer = await http.post("/api/query", json={"path": path, "args": {}, "format": "json"})
-        assert answer.json()["value"] == [
+        assert await call(test, "letters") == [
             {
                 "_id": letter,
                 "_creationTime": row.creation_time.timestamp() * 1000,
@@ -88,6 +115,17 @@ async def test_a_row_with_more_fields_leaves_as_a_row(database_url: str) -> None
         ]
         for how in ("query", "get", "insert", "delete"):
             await test.run_mutation(misuse, how)
+
+
+async def test_a_file_leaves_as_a_row_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        stored = await test.storage.get_metadata(await test.storage.store(b"x"))
+        assert stored is not None
+        known, sent = await call(test, "files", file=stored.id)
+        assert (known["_id"], known["_creationTime"]) == (stored.id, stored.creation_time.timestamp() * 1000)
+        assert sent == known | {"author": "ada"}
+    (model,) = [text for name, text in typescript_files(describe([files])).items() if "dataModel" in name]
+    assert model.count('{ _id: Id<"_storage">; _creationTime: number; size: number;') == 2
 
 
 def test_it_is_no_table_of_the_app() -> None:
