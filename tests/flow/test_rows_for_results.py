@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 from stage.sockets import listening
 
 from penstock import (
@@ -33,8 +34,11 @@ pytestmark = pytest.mark.both_stores
 
 
 class Letter(Table):
+    model_config = ConfigDict(alias_generator=to_camel)
+
     sender: str
     text: str
+    reply_to: str | None = None
     number: Int64 = 2**60
 
 
@@ -108,6 +112,7 @@ async def test_a_row_with_more_fields_leaves_as_a_row(database_url: str) -> None
                 "_creationTime": row.creation_time.timestamp() * 1000,
                 "sender": "ada",
                 "text": "hello",
+                "replyTo": None,
                 "number": str(2**60),
                 "name": "Ada",
                 "size": str(2**60 + 1),
@@ -135,7 +140,8 @@ def test_it_is_no_table_of_the_app() -> None:
 def test_clients_get_a_type_of_its_own() -> None:
     described = describe([letters], [definition_of(Letter)])
     (model,) = [text for name, text in typescript_files(described).items() if "dataModel" in name]
-    row = '_id: Id<"letter">; _creationTime: number; sender: string; text: string; number: bigint'
+    marks = '_id: Id<"letter">; _creationTime: number'
+    row = f"{marks}; sender: string; text: string; replyTo: string | null; number: bigint"
     assert f'export interface Rows {{\n  "letter": {{ {row} }};\n}}' in model
     assert f"export type SignedLetter = {{ {row}; name: string | null; size: bigint }};" in model
 
