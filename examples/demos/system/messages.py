@@ -31,10 +31,10 @@ class UploadedFile(File):
 
 
 class ScheduledSend(BaseModel):
-    id: Annotated[JobId, Field(alias="_id")]
+    id: Annotated[JobId, Field(serialization_alias="_id")]
     args: list[dict[str, Any]]
     state: dict[str, str]
-    due: Annotated[float, Field(alias="scheduledTime")]
+    due: Annotated[float, Field(serialization_alias="scheduledTime")]
 
 
 @app.query(name="messages:list", access=public)
@@ -59,9 +59,14 @@ async def send_message(ctx: MutationCtx, body: str, author: str) -> None:
     await ctx.db.insert(Message(author=author, body=body))
 
 
+@app.internal_mutation
+async def send_later(ctx: MutationCtx, body: str, author: str) -> None:
+    await send_message(ctx, body, author)
+
+
 @app.mutation(name="messages:scheduleMessage", access=public)
 async def schedule_message(ctx: MutationCtx, delay: float, body: str, author: str) -> JobId:
-    return await ctx.scheduler.run_after(timedelta(seconds=delay), send_message, body, author)
+    return await ctx.scheduler.run_after(timedelta(seconds=delay), send_later, body, author)
 
 
 @app.mutation(name="admin:cancelMessage", access=public)
@@ -73,9 +78,9 @@ async def cancel_message(ctx: MutationCtx, job: Annotated[JobId, Field(alias="jo
 async def scheduled_sends(ctx: QueryCtx) -> list[ScheduledSend]:
     def shown(job: JobStatus) -> ScheduledSend:
         due, state = job.run_at.timestamp() * 1000, {"kind": job.state.value}
-        return ScheduledSend(_id=job.id, args=[job.args], state=state, scheduledTime=due)
+        return ScheduledSend(id=job.id, args=[job.args], state=state, due=due)
 
-    return [shown(job) for job in await ctx.jobs.list(function=send_message, state="pending")]
+    return [shown(job) for job in await ctx.jobs.list(function=send_later, state="pending")]
 
 
 @app.query(name="admin:listFiles", access=public)
