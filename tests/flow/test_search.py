@@ -52,7 +52,7 @@ from penstock.store.session import Statement, reading
 from penstock.store.sql.values import decode_key
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.testing import TestApp
-from penstock.transaction import search
+from penstock.transaction import searching
 
 pytestmark = pytest.mark.both_stores
 
@@ -440,7 +440,7 @@ async def found_soon(ctx: QueryCtx, text: str) -> list[str | None] | None:
 async def test_a_watched_search_that_catches_that_its_index_is_behind_runs_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_UNREAD", 0)
+    monkeypatch.setattr(searching, "MOST_UNREAD", 0)
     monkeypatch.setattr(batch, "QUICK", 10.0)  # on a slow machine an answer would come ticks later
     async with opened(database_url) as test:
         await insert(test, "word")
@@ -489,7 +489,7 @@ async def test_old_rows_are_indexed_in_pieces_and_searches_wait_for_that(
 
 
 async def test_a_search_says_that_its_index_is_behind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_UNREAD", 5)
+    monkeypatch.setattr(searching, "MOST_UNREAD", 5)
     async with opened(database_url) as test:
         await insert(test, *["word"] * 6)
         with pytest.raises(SearchNotReady, match=r"note.by_body is behind: more than 5 rows"):
@@ -661,7 +661,7 @@ async def test_many_processes_that_start_at_once_make_one_index(database_url: st
 
 
 async def test_clients_hear_that_an_index_is_not_ready(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_UNREAD", 0)
+    monkeypatch.setattr(searching, "MOST_UNREAD", 0)
     async with opened(database_url) as test:
         await insert(test, "word")
         call = {"path": "test_search:found", "args": {"text": "word"}, "format": "json"}

@@ -42,10 +42,11 @@ from penstock.schema.ids import FILE_PREFIX, JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key, check_several, encode_one, wrong_id
 from penstock.schema.rules import Rules
-from penstock.schema.searching import check_search
+from penstock.schema.searching import check_search, check_vectors, index_title
 from penstock.schema.systemfields import SYSTEM_COLUMNS, SYSTEM_FIELDS, add_system_fields
 from penstock.schema.tighten import tighten
-from penstock.search.index import SearchIndex
+from penstock.search.index import ColumnIndex, SearchIndex
+from penstock.search.vectors import VectorIndex
 
 _MAX_COLUMNS = 1024
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
@@ -100,7 +101,7 @@ class Table(BaseModel, metaclass=_Frozen):
         strict=True,
         validate_default=True,
         populate_by_name=True,
-        ignored_types=(Index, Rules, SearchIndex),
+        ignored_types=(Index, Rules, SearchIndex, VectorIndex),
         ser_json_bytes="base64",
         val_json_bytes="base64",
     )
@@ -264,7 +265,7 @@ class TableDefinition:
     live: bool  # whether its changes are captured for live queries
     columns: tuple[Column, ...]  # all columns in order, the system's first
     indexes: Mapping[str, Index]  # the declared indexes by name
-    searches: Mapping[str, SearchIndex]  # the declared search indexes by name
+    searches: Mapping[str, ColumnIndex]  # the declared search and vector indexes by name
     rules: Rules | None  # what callers may do with its rows; None if they may do everything
     positions: Mapping[str, int] = field(repr=False)
 
@@ -398,6 +399,8 @@ def _define(table: type[Table]) -> TableDefinition:
         with _add_place(table, name):
             columns.append(column_of(declared.sql_name, name, info))
             _check_default(table, columns[-1])
+    searches = dict(_searches(table, columns))
+    columns = [check_vectors(declared.sql_name, one, [*searches.values()]) for one in columns]
     definition = TableDefinition(
         table=table,
         name=declared.sql_name,
@@ -406,7 +409,7 @@ def _define(table: type[Table]) -> TableDefinition:
         live=declared.live,
         columns=tuple(columns),
         indexes={index.name: index for index in table.__indexes__},
-        searches=dict(_searches(table, columns)),
+        searches=searches,
         rules=_rules(table),
         positions={column.name: position for position, column in enumerate(columns)},
     )
@@ -473,12 +476,12 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
             yield index
 
 
-def _searches(cls: type[Table], columns: list[Column]) -> Iterator[tuple[str, SearchIndex]]:
+def _searches(cls: type[Table], columns: list[Column]) -> Iterator[tuple[str, ColumnIndex]]:
     for owner in reversed(cls.__mro__):
         for name, index in vars(owner).items():
-            if isinstance(index, SearchIndex):
+            if isinstance(index, ColumnIndex):
                 with _add_place(cls, name):
-                    check_name(f"Table {cls.__name__}: search index", name)
+                    check_name(f"Table {cls.__name__}: {index_title(index)}", name)
                     check_search(cls.__name__, index, {column.name: column for column in columns})
                 yield name, index
 

@@ -31,13 +31,16 @@ from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.observe import practices
 from penstock.schema.table import Table
+from penstock.search.vectors import VectorsOf
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls, OfCall, track_calls
 from penstock.transaction.transaction import Scope
+from penstock.transaction.vectors import DEFAULT_LIMIT, VectorHit, search_vectors
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Row = TypeVar("Row", bound=Table)
 
 
 @refuses_other_words
@@ -164,6 +167,33 @@ class QueryCtx(OfCall):
         if len(set(names)) < len(names):
             raise DataError("ctx.sql: two columns of the query have one name.", fix="Name them with AS.")
         return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
+
+    @track_calls
+    async def vector_search(
+        self, index: VectorsOf[Row], vector: Sequence[float], /, *, limit: int = DEFAULT_LIMIT, **filters: Any
+    ) -> list[VectorHit[Row]]:
+        """Find the rows whose vectors are the nearest to another one, the nearest first; those of one score by id.
+
+        ``await ctx.vector_search(Message.by_meaning, vector, limit=16, channel=channel)``
+
+        A live query runs again when a row changes that has these values of filters, or had them.
+
+        Args:
+            index: A vector index of a table.
+            vector: As many floats as the index has dimensions. Its length makes no difference, only its direction.
+            limit: The most rows, from 1 to 256.
+            **filters: A value that a filter of the index has, or a list of such values; 64 at most.
+
+        Returns:
+            Ids and scores of rows that the rules of the table let the caller read. Where rules leave out rows, only
+            the nearest 4,096 are looked at.
+
+        Raises:
+            SearchNotReady: The index is being filled, or is behind.
+            ValueInvalid: The vector has another length, NaN, an infinity or only zeros; or the limit, a filter or its
+                value cannot be.
+        """
+        return await search_vectors(self._scope, index, vector, limit, filters)
 
     @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -361,6 +391,15 @@ class ActionCtx(OfCall):
             ValueInvalid: The key or an option cannot be.
         """
         return LockBlock(self._runner.locks, key, wait, lease, on_lost, self._calls)
+
+    @track_calls
+    async def vector_search(
+        self, index: VectorsOf[Row], vector: Sequence[float], /, *, limit: int = DEFAULT_LIMIT, **filters: Any
+    ) -> list[VectorHit[Row]]:
+        """Find the rows whose vectors are the nearest, in a snapshot of its own; see `QueryCtx.vector_search`."""
+        return await self._runner.read_alone(
+            self._call, lambda scope: search_vectors(scope, index, vector, limit, filters)
+        )
 
     @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
