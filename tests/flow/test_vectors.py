@@ -492,11 +492,12 @@ async def test_migrate_fills_an_index_and_drops_it_when_nobody_declares_it(
     into = "insert into note (id, creation_time, channel, embedding) values ('{0}', '2026-01-01', 'a', '[{0}, 1]')"
     await run_sql(vector_url, *(into.format(number) for number in range(5)))
     assert await migrated(declared(2)) == [("new", "note.by_meaning")]
-    two = App(tables=[declared(2)])
+    noted = declared(2)
+    two = App(tables=[noted])
     _, read, _ = tell_in(two)
     async with TestApp(two, vector_url) as test:
         assert (await sql(test, f"select count(*) from {stored}"))[0][0] == 5
-        found = lambda ctx: ctx.vector_search(two.definitions()[0].table.by_meaning, [1.0, 0.0], limit=1)  # noqa: E731
+        found = lambda ctx: ctx.vector_search(noted.by_meaning, [1.0, 0.0], limit=1)  # noqa: E731
         await run_sql(
             vector_url,
             "insert into note (id, creation_time, channel, embedding) values ('5', '2026-01-01', 'b', '[9, 0]')",

@@ -150,7 +150,7 @@ async def _source(store: Store, search: TableSearch, state: SearchRow) -> Source
 
 
 async def _index(store: Store, search: TableSearch, rows: Iterable[Row]) -> list[Indexed]:
-    """The index's own rows for those that a source gives. Many letters are read in a thread."""
+    """Make the rows of an index from those of a source. Many letters are read in a thread."""
     if sum(len(row[1]) for row in rows) > _IN_THREAD:
         return await asyncio.to_thread(_make, store, search, rows)
     return _make(store, search, rows)

@@ -53,7 +53,7 @@ class SearchRead:
         return (self.column, *(name for name, _ in self.filters))
 
     @property
-    def allowed(self) -> Sequence[tuple[str, tuple[Any, ...]]]:
+    def choices(self) -> Sequence[tuple[str, tuple[Any, ...]]]:
         """The columns of its filters, each with the values that a row may have."""
         return [(name, (value,)) for name, value in self.filters]
 
@@ -68,15 +68,15 @@ class VectorRead:
     """Rows of a table whose filters have some of these values: any of them may be among the nearest."""
 
     table: str
-    allowed: tuple[tuple[str, tuple[Any, ...]], ...]  # as those of `SearchRead`
+    choices: tuple[tuple[str, tuple[Any, ...]], ...]  # as those of `SearchRead`
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns whose values tell whether a row fits."""
-        return tuple(name for name, _ in self.allowed)
+        return tuple(name for name, _ in self.choices)
 
     def __str__(self) -> str:
-        said = [f"{name} in {', '.join(map(repr, values))}" for name, values in self.allowed]
+        said = [f"{name} in {', '.join(map(repr, values))}" for name, values in self.choices]
         return " and ".join(("any vector", *said))
 
 

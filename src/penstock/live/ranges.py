@@ -117,7 +117,7 @@ class TableRanges(Generic[E]):
                     yield reader, one
         tokens = dict[str, str]()
         for read, (score, readers) in self._searches.items():
-            if not all(name in self._wide or row[name] in values for name, values in read.allowed):
+            if not all(name in self._wide or row[name] in values for name, values in read.choices):
                 continue
             if score is not None and isinstance(read, SearchRead):
                 if read.column not in tokens:

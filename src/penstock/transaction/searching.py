@@ -1,4 +1,4 @@
-"""What text search and vector search share: what an index has not read yet, and the values of filters."""
+"""The part that text search and vector search share: changes that an index has not read, and values of filters."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class _Extension(NamedTuple):
     schema: str
     version: tuple[int, ...]
 
-    def indexed(self, dimensions: int) -> str:
+    def index_type(self, dimensions: int) -> str:
         """The type that HNSW takes for vectors; empty if there is none, or if filters would lose rows."""
         if self.version < _ITERATES or dimensions > _MOST_INDEXED:
             return ""
@@ -90,7 +90,7 @@ class PostgresSearches(Searches):
         rows = f"select key, {schema}.vector_send(vector) as sent from {{t}} where {where} order by"
         operator, args = f"operator({schema}.<#>)", [[*wanted.vector], *lists]
         found: Sequence[Row] = ()
-        indexed = (await self._find_extension()).indexed(size)
+        indexed = (await self._find_extension()).index_type(size)
         if indexed and await self._has_many(session, number, where, args, _MOST_COMPARED // size):
             await session.execute(Statement(_SETTINGS), [str(min(1_000, max(400, 2 * count)))])
             near = f"{rows} vector::{indexed}({size}) {operator} {given}::{indexed}({size}) limit {2 * count}"
@@ -142,7 +142,7 @@ class PostgresSearches(Searches):
         columns = ["key", "mark", "vector", *filters]
         typed = "".join(f", {name} bigint not null" for name in filters)
         complete = [f"create index if not exists search_{{n}}_{name} on {{t}} ({name})" for name in filters]
-        if indexed := extension.indexed(size):
+        if indexed := extension.index_type(size):
             kind = indexed.rpartition(".")[2]
             complete.append(
                 f"{_BUILD}; create index if not exists search_{{n}}_vector on {{t}} using hnsw "
