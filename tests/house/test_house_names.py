@@ -26,8 +26,8 @@ SearchNotReady Snooze StepFailed StepLost Success SyncMutationTaskCtx SyncTaskBa
 Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage
 TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated UnawaitedCall
 Undecryptable UniqueViolation UsageError UserTable ValueInvalid VectorHit VectorIndex Work WorkId WorkResult WorkStatus
-WorkerLost WorkflowCtx WorkflowError Workpool __version__ asgi_app between contains daily gt gte has hourly in_ interval is_none
-known length lt lte matches monthly owner_of public signed_in weekly
+WorkerLost WorkflowCtx WorkflowError Workpool __version__ asgi_app between contains daily gt gte has hourly in_
+interval is_none known length lt lte matches monthly owner_of public signed_in weekly
 """
 
 PUBLIC_NAMES: list[str] = vars(penstock)["__all__"]
