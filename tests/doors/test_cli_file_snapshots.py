@@ -21,7 +21,7 @@ from doors.cli_fixtures import Console
 from doors.test_cli_snapshots import convex_id, document
 from pydantic import Field
 from stage.examples import LONG
-from stage.files import bytes_in, empty, keys_of, sweep
+from stage.files import bucket, bytes_in, empty, keys_of, sweep
 from stage.stories import tell_in
 
 from penstock import App, File, Id, Table
@@ -216,6 +216,21 @@ def test_files_of_convex_move_in_with_their_ids_and_urls(moving: Console, databa
         assert found.id == picture.id
 
     tell(moving, database_url, look)
+
+
+def test_files_come_into_a_bucket_and_go_on_from_there(
+    moving: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = [file_document(PICTURE, b"\x89PNG" * 3_000_000), DOCUMENTS[1]]
+    write_zip(moving.folder / "snapshot.zip", large, {f"{PICTURE}.png": b"\x89PNG" * 3_000_000, TEXT: b"hello"})
+    with bucket() as url:
+        monkeypatch.setenv("PENSTOCK_FILES", url)
+        moving.ok("import", "convex", "snapshot.zip")
+        moving.ok("export", "-o", "all.zip")
+        assert sorted(bytes_in(url).values()) == [5, 12_000_000]
+    content = content_of(moving.folder / "all.zip")
+    files = {name: found for name, found in content.items() if name.startswith("_files/file_")}
+    assert sorted(map(len, files.values())) == [5, 12_000_000]
 
 
 def test_what_does_not_fit_is_named_and_nothing_is_imported(moving: Console, database_url: str) -> None:
