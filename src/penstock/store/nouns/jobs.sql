@@ -103,19 +103,23 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 -- seek: of the newest jobs in each place those with a text as their key or name, or in their error; newest first.
 select * from (
     {ready} from penstock.ready_job where id in (
-        select id from (select id, error, options from penstock.ready_job order by id desc limit :most) few where {sought}
+        select id from (select id, error, options from penstock.ready_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
     )
     union all
     {scheduled} from penstock.scheduled_job where id in (
-        select id from (select id, error, options from penstock.scheduled_job order by id desc limit :most) few where {sought}
+        select id from (select id, error, options from penstock.scheduled_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
     )
     union all
     {running} from penstock.running_job where id in (
-        select id from (select id, error, options from penstock.running_job order by id desc limit :most) few where {sought}
+        select id from (select id, error, options from penstock.running_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
     )
     union all
     {ended} from penstock.finished_job where expires_at > :now and id in (
-        select id from (select id, error, options from penstock.finished_job order by id desc limit :most) few where {sought}
+        select id from (select id, error, options from penstock.finished_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
     )
 ) job order by id desc limit :limit;
 
