@@ -12,7 +12,7 @@ from penstock.jobs.job import JobId
 from penstock.schema.ids import JOB_PREFIX, is_id
 
 _LISTED, _MOST_NAMES = 20, 30
-_LOOKED_AT = 20_000  # jobs of each place
+_LOOKED_AT = 10_000  # jobs of each place
 _EVERY = 10.0  # seconds
 _LONGEST = 200
 _TRACE = re.compile(r"[0-9a-f]{32}")

@@ -23,6 +23,11 @@ select * from (
     {ended} from penstock.finished_job where state = 'failed' and /* by id */ expires_at > :now
 ) j {wanted}
 
+-- {retrying}: retrying jobs that meet a filter, newest first, those below one id.
+select * from (
+    {scheduled} from penstock.scheduled_job where attempts is not null and ending is null and not waiting
+) j {wanted}
+
 -- {wanted}: those of them that are in one place.
 where {filter} and {on_complete} and id < :below order by id desc limit :limit
 
@@ -97,12 +102,25 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 
 -- seek: of the newest jobs in each place those with a text as their key or name, or in their error; newest first.
 select * from (
-    select * from ({ready} from penstock.ready_job order by id desc limit :most) r where {sought}
+    {ready} from penstock.ready_job where id in (
+        select id from (select id, error, options from penstock.ready_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
+    )
     union all
-    select * from ({scheduled} from penstock.scheduled_job order by id desc limit :most) s where {sought}
-    union all select * from ({running} from penstock.running_job order by id desc limit :most) j where {sought}
+    {scheduled} from penstock.scheduled_job where id in (
+        select id from (select id, error, options from penstock.scheduled_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
+    )
     union all
-    select * from ({ended} from penstock.finished_job where expires_at > :now order by id desc limit :most) e where {sought}
+    {running} from penstock.running_job where id in (
+        select id from (select id, error, options from penstock.running_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
+    )
+    union all
+    {ended} from penstock.finished_job where expires_at > :now and id in (
+        select id from (select id, error, options from penstock.finished_job order by id desc limit :most) few
+        where {sought} order by id desc limit :limit
+    )
 ) job order by id desc limit :limit;
 
 -- naming: jobs whose options, or arguments, contain a text, oldest first, those from one id on.
@@ -123,6 +141,12 @@ select id from ({found}) found order by id desc;
 
 -- matching_failed: of these the ids.
 select id from ({failed}) found order by id desc;
+
+-- list_retrying: the same of retrying jobs only, which have an index too.
+{retrying};
+
+-- matching_retrying: of these the ids.
+select id from ({retrying}) found order by id desc;
 
 -- count_failed: the number of failed jobs; of many it counts only some.
 select count(*) as number from (
