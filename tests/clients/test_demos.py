@@ -129,6 +129,24 @@ async def test_search(database_url: str, tmp_path: Path) -> None:
         await expect(found).to_have_text(["another river"])
 
 
+async def test_vectors(database_url: str, tmp_path: Path) -> None:
+    foods = {"hot beans with rice": "mexican", "snails in butter": "french", "hot rice with butter": "indian"}
+    async with demo("vectors", database_url, tmp_path) as one:
+        for count, (food, cuisine) in enumerate(foods.items(), 1):
+            await one.ada.get_by_label("Cuisine", exact=True).select_option(cuisine)
+            await enter(one.ada, food, "Food")
+            await expect(one.bob.get_by_label("Foods").locator("li")).to_have_count(count)
+        found = one.bob.get_by_label("Found").locator("li")
+        for _ in range(2):
+            await enter(one.bob, "hot rice with beans", "Search")
+            await expect(found).to_have_text(["hot beans with rice", "hot rice with butter", "snails in butter"])
+            await one.restart()
+            await one.bob.reload()
+        await one.bob.get_by_label("this cuisine only").check()
+        await enter(one.bob, "hot rice with beans", "Search")
+        await expect(found).to_have_text(["snails in butter"])
+
+
 async def test_pages(database_url: str, tmp_path: Path) -> None:
     async with demo("pages", database_url, tmp_path) as one:
         for number in range(7):
