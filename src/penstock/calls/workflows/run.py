@@ -468,8 +468,10 @@ class _Run:
 
     def _note_sleep(self, now: datetime) -> None:
         """Note how far the body came, how many ends wake the run, and if it has a timeout the time since it woke."""
-        awaited, passed = count_awaited(self._body.open.values()), str(self._body.place)
-        noted, beginning = replace(self._begun, attempts=awaited, digest=passed), self._steps.beginning
+        place, awaited = self._body.place, count_awaited(self._body.open.values())
+        passed = self._begun.digest if self._steps.note_slept(place) else str(place)
+        ends = 0 if awaited == 1 else awaited  # as a run has at first
+        noted, beginning = replace(self._begun, attempts=ends, digest=passed), self._steps.beginning
         if self._job.options.timeout is not None:
             active = beginning.active + (now - self._woke).total_seconds()
             noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))

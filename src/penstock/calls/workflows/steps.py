@@ -192,6 +192,14 @@ class Steps:
         self._history.note(record)
         self._buffered.append(record)
 
+    def note_slept(self, place: int) -> bool:
+        """Note with the time at this place, if it is still to be stored, that the run sleeps then; whether it is."""
+        for index, record in enumerate(self._buffered):
+            if record.number == -place:
+                self._buffered[index] = replace(record, digest=str(place))
+                return True
+        return False
+
     def settle(self, call: OpenCall, outcome: str, *, at: datetime | None = None) -> None:
         """Take the outcome of a call, which the body learns once it is stored."""
         record = self._place(call, self._engine.store.encryption.encrypt(outcome), at)
