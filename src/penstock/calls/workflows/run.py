@@ -160,6 +160,7 @@ class _Run:
         except _Forced:
             return await _end_by_force(self._runner, self._run, self._history.open_jobs)
         except _CleanUpOver:
+            await self._steps.abandon(self._body.open.values())
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
             self._run.look = None
