@@ -251,6 +251,11 @@ class Body:
         result = self._main.result()
         return result if isinstance(result, Restart) else self.function.signature.check_result(result)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it has made four fifths of the calls that a run may make, or learned as much."""
+        return self._numbers * 5 >= MOST_RECORDS * 4 or self._size * 5 >= MOST_BYTES * 4
+
     def tell_stuck(self) -> ContextError:
         """Give the error of a body that waits for nothing that could come, with the line."""
         frame = next((found for task in self._loop.list_tasks() if (found := _waiting_frame(task.get_coro()))), None)

@@ -129,6 +129,7 @@ class _Run:
         self._body.is_committing = self._steps.is_committing
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
+        self._is_long = False  # whether that was told
         self._looks = False  # whether there may be something new in the inbox
         run.look = self._steps.notice.set
 
@@ -183,6 +184,7 @@ class _Run:
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
         self._body.check_replayed()
+        self._is_long = self._body.is_long
         self._take_up()
 
     async def _end(self) -> Any:
@@ -261,6 +263,9 @@ class _Run:
         await self._steps.begin(others)
 
     def _take_up(self) -> None:
+        if not self._is_long and self._body.is_long:
+            self._is_long = True
+            log_event("workflow.long", logging.WARNING, job=job_id(self._job.id), function=self._function.name)
         if self._body.published is not None:
             self._steps.publish(self._body.published)
             self._body.published = None
