@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import Conflict, DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
 from penstock.observe import points
-from penstock.testing import TestApp, TestClock, gate
+from penstock.testing import TestApp, TestClock, gate, raising
 
 pytestmark = pytest.mark.both_stores
 
@@ -229,17 +229,20 @@ async def pay_or_refuse(ctx: WorkflowCtx, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("end", ["commits", "conflicts", "loses the answer"])
 async def test_a_mutation_that_commits_as_its_call_is_canceled_is_compensated(
-    postgres_url: str, way: str, *, commits: bool
+    postgres_url: str, way: str, end: str
 ) -> None:
     """The call returns, and the cancel comes at its next await; or now, if it does not commit after all. (WF115)
 
     On SQLite nothing is stored while a mutation writes, so this cannot be staged there.
     """
-    stages.append(stage := Stage(commits=commits))
+    stages.append(stage := Stage(commits=end != "conflicts"))
     points.arm("commit.before", stage.commit)
-    async with TestApp(app, postgres_url) as backend:
+    lost = DatabaseUnavailable("The connection was lost.", uncertain=True)
+    times = 2 if end == "loses the answer" else 0
+    async with TestApp(app, postgres_url) as backend, AsyncExitStack() as stack:
+        stack.enter_context(raising("commit.after", lost, times=times, when=writes))
         run = await backend.scheduler.run_after(NOW, pay_or_refuse, way)
         with gate("workflow.recorded", most=1, when=lambda records, **_: "as asked" in str(records)) as failed:
             work = asyncio.ensure_future(backend.run_until_idle(raise_errors=False))
@@ -254,7 +257,7 @@ async def test_a_mutation_that_commits_as_its_call_is_canceled_is_compensated(
         status = await backend.job(run)
         assert status is not None
         assert (status.state.value, "as asked" in str(status.traceback)) == ("failed", True)
-        assert await backend.run_query(effects) == (["paid", "paid back"] if commits else [])
+        assert await backend.run_query(effects) == ([] if end == "conflicts" else ["paid", "paid back"])
 
 
 @app.workflow
