@@ -123,7 +123,7 @@ async def flow(ctx: WorkflowCtx, number: int) -> str:
     await ctx.run_mutation(step, number, "reserved")
     ctx.compensate(step, number, "given back")
     await ctx.with_options(retry=True).run_action(reach_out, number, "paid")
-    ctx.compensate(refund, number)
+    ctx.with_options(retry=patience).compensate(refund, number)
     left, _, right = await asyncio.gather(
         ctx.run_mutation(step, number, "left"), refused(ctx, number), ctx.run_action(reach_out, number, "right")
     )
