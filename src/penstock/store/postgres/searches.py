@@ -93,17 +93,21 @@ class PostgresSearches(Searches):
         chosen += ["mark <> all($X::bytea[])"] * bool(wanted.without)
         where = " and ".join(text.replace("X", str(place)) for place, text in enumerate(chosen, 2)) or "true"
         count, schema = wanted.count + _SPARE, extension.schema
-        rows = f"select key, {schema}.vector_send(vector) as sent from {{t}} where {where} order by"
+        # The vectors of the chosen rows alone are sent: a sort would carry all of them.
+        rows = (
+            f"select key, {schema}.vector_send(vector) from {{t}} where docid in "
+            f"(select docid from {{t}} where {where} order by"
+        )
         operator, given, args = f"operator({schema}.<#>)", f"$1::real[]::{schema}.vector", [[*wanted.vector], *lists]
         found: Sequence[Row] = ()
         indexed = extension.index_type(size)
         if indexed and await self._has_many(session, number, where, lists, _MOST_COMPARED // size):
             await session.execute(Statement(_SETTINGS), [str(min(1_000, max(400, 2 * count)))])
-            near = f"{rows} vector::{indexed}({size}) {operator} {given}::{indexed}({size}) limit {2 * count}"
+            near = f"{rows} vector::{indexed}({size}) {operator} {given}::{indexed}({size}) limit {2 * count})"
             found = await session.fetch(self._on(number, near), args)
         if len(found) < wanted.count:  # or the ones that fit lie too far away for the index
             # A sum, so that no index gives the order.
-            exact = f"{rows} (vector {operator} {given}) + 0, key limit {count}"
+            exact = f"{rows} (vector {operator} {given}) + 0, key limit {count})"
             found = await session.fetch(self._on(number, exact), args)
         return [(key, _little_endian(sent[4:])) for key, sent in found]  # without the number of its dimensions
 
