@@ -342,8 +342,8 @@ async def test_the_index_finds_the_nearest_rows_however_many_its_filters_leave(
 
 
 async def test_columns_of_other_programs_may_have_json_or_arrays(postgres_url: str) -> None:
-    class Kept(UserTable, source="kept", key="id", managed=False):
-        id: int
+    class Kept(Table, source="kept", key="number", managed=False):
+        number: int
         embedding: list[float] | None = None
 
         by_meaning = VectorIndex("embedding", dimensions=3)
@@ -351,7 +351,7 @@ async def test_columns_of_other_programs_may_have_json_or_arrays(postgres_url: s
     kept = App(tables=[Kept])
     _, read, _ = tell_in(kept)
     for kind, value in (("jsonb", "[1,2,3]"), ("json", "[1,2,3]"), ("real[]", "{1,2,3}")):
-        created = f"create table kept (id integer primary key, embedding {kind})"
+        created = f"create table kept (number integer primary key, embedding {kind})"
         await run_sql(postgres_url, "drop table if exists kept, posts", created)
         await run_sql(postgres_url, f"insert into kept values (2, '{value}'), (1, null)")
         async with opened(postgres_url, kept) as test:
