@@ -27,7 +27,6 @@ from penstock import (
     QueryCtx,
     SearchNotReady,
     Table,
-    UserTable,
     ValueInvalid,
     VectorHit,
     VectorIndex,
