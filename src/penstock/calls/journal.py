@@ -177,16 +177,17 @@ class Journal:
             self.meters.add("penstock_attempts_failed", job.pool)
 
     def note_failure(self, job: Job, settlement: Settlement) -> None:
-        """An attempt has failed, and its end is stored."""
-        task, mark = job.options.task, settlement.mark
-        ending = settlement.ending
+        """An attempt has failed, and its end is stored. The last one is an error, with its traceback."""
+        task, mark, ending = job.options.task, settlement.mark, settlement.ending
+        is_last = settlement.state is not JobState.PENDING
         ended_at, error = (
             (settlement.finished_at, settlement.error) if ending is None else (ending.finished_at, ending.error)
         )
         of_task: dict[str, Any] = {} if task is None or mark is None else {"task": self._task(task), "key": mark.key}
         log_event(
             "job.failed",
-            logging.WARNING,
+            logging.ERROR if is_last else logging.WARNING,
+            exc_info=settlement.cause if is_last else None,
             job=job_id(job.id),
             function=job.function,
             **of_task,
