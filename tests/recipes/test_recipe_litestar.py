@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from recipes.running import Recipe
+from stage.sockets import socket_client
 
 RECIPE = "litestar"
 
@@ -25,5 +28,14 @@ def test_endpoints_call_functions_and_the_api_is_mounted(recipe: Recipe, databas
         call = {"path": "desk:visit", "args": {"visit": planned.text}}
         assert http.post("/backend/api/query", json=call).json()["value"]["guest"] == "ada"
         assert http.get("/backend/readyz").status_code == 200
+
+    async def watch() -> None:
+        async with socket_client(f"{web.url}/backend", "desk") as client:
+            await client.connect()
+            await client.watch(0, "visit", visit=planned.text)
+            while 0 not in client.answers:
+                await client.transition()
+
+    asyncio.run(watch())
     web.stop()
     assert "Finished server process" in web.log

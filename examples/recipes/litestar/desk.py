@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Litestar, Request, Response, asgi, get, post
 from litestar.di import NamedDependency, Provide
+from litestar.types import Receive, Scope, Send
 
 from penstock import App, ApplicationError, Backend, Id, MutationCtx, QueryCtx, Table, asgi_app, public
 from penstock.errors import PenstockError
@@ -59,8 +60,15 @@ async def show_visit(number: str, desk: NamedDependency[Backend]) -> dict[str, A
     return None if found is None else found.model_dump(mode="json")
 
 
+@asgi("/backend", is_mount=True, copy_scope=True)
+async def own_api(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer at penstock's paths, to which Litestar adds a slash at the end."""
+    given: Any = {**scope, "path": scope["path"].rstrip("/")}
+    await penstock(given, receive, send)  # type: ignore[arg-type]  # Litestar's types of ASGI are its own
+
+
 web = Litestar(
-    [plan_visit, show_visit, asgi("/backend", is_mount=True, copy_scope=True)(penstock)],
+    [plan_visit, show_visit, own_api],
     lifespan=[lifespan],
     dependencies={"desk": Provide(backend)},
     exception_handlers={PenstockError: answer},
