@@ -59,6 +59,19 @@ async def test_clients_get_ids_and_scores(vector_url: str) -> None:
         assert answer.json()["value"][0] == [near, 0.995783]
 
 
+async def test_each_use_of_a_component_has_vectors_of_its_own(vector_url: str) -> None:
+    program = App()
+    left, right = (program.use(app, name=name) for name in ("left", "right"))
+    async with TestApp(program, vector_url) as test:
+        row = await test.run_mutation(left[add], "a", 9.0)
+        vector = [1.0, *[0.0] * 11]
+        for _ in range(2):
+            assert await test.run_action(left[alike], vector, "a") == [(row, 0.995783)]
+            assert [one and one.id for one in await test.run_query(left[watched], vector, ["a"])] == [row]
+            assert await test.run_action(right[alike], vector, "a") == []
+            await test.indexer.tick()
+
+
 def test_generated_clients_know_the_type_of_what_a_search_gives() -> None:
     written = "".join(typescript_files(describe([alike])).values())
     assert 'VectorHit_Picture = [Id<"picture">, number]' in written
