@@ -17,6 +17,7 @@ from penstock import (
     DeclarationError,
     File,
     Id,
+    Index,
     Int64,
     MutationCtx,
     QueryCtx,
@@ -202,3 +203,11 @@ def test_wrong_declarations_are_refused() -> None:
 
         class Timed(Letter, stored=False):
             creation_time: float  # type: ignore[assignment]  # which penstock refuses too
+
+    with pytest.raises(
+        DeclarationError, match=r"Indexed \(.+\): stored=False has no indexes and rules, and by_more is"
+    ):
+
+        class Indexed(Letter, stored=False):
+            more: str
+            by_more = Index("more")

@@ -44,6 +44,7 @@ from penstock.search.vectors import VectorIndex
 
 _MAX_COLUMNS = 1024
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
+_OF_TABLES = (Index, Rules, SearchIndex, VectorIndex)
 _RESERVED_NAMES = {JOB_PREFIX, FILE_PREFIX}  # its rows' ids would pass as ids of jobs, or of files
 
 _new = object.__new__
@@ -95,7 +96,7 @@ class Table(BaseModel, metaclass=_Frozen):
         strict=True,
         validate_default=True,
         populate_by_name=True,
-        ignored_types=(Index, Rules, SearchIndex, VectorIndex),
+        ignored_types=_OF_TABLES,
         ser_json_bytes="base64",
         val_json_bytes="base64",
     )
@@ -463,6 +464,8 @@ def _check_unstored(cls: type[Table], *, alone: bool) -> None:
         raise DeclarationError(f"{what} needs a table to derive from.", fix="class Shown(Message, stored=False): …")
     if not alone:
         raise DeclarationError(f"{what} takes no other class arguments.", fix="Leave them to the table.")
+    if own := next((name for name, value in vars(cls).items() if isinstance(value, _OF_TABLES)), None):
+        raise DeclarationError(f"{what} has no indexes and rules, and {own} is one.", fix="Give it to the table.")
     if hidden := next((name for name in SYSTEM_COLUMNS if name in cls.model_fields), None):
         raise DeclarationError(f"{what}: the field {hidden} is penstock's own.", fix="Choose another name.")
 
