@@ -41,6 +41,7 @@ from benchmarks import (
     sockets,
     tasks,
     tokens,
+    vectors,
     web,
     workflows,
 )
@@ -71,6 +72,7 @@ BENCHMARKS = (
     *tokens.BENCHMARKS,
     *check.BENCHMARKS,
     *searches.BENCHMARKS,
+    *vectors.BENCHMARKS,
     *bars.BENCHMARKS,
     *hostile.BENCHMARKS,
 )

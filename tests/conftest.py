@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from stage.brokers import PgBouncer, pgbouncer
 from stage.databases import Databases, make_tables, open_once
 from stage.examples import LONG, PART, PARTS, examples
-from stage.needs import pytest_runtest_makereport, pytest_terminal_summary
+from stage.needs import lack, pytest_runtest_makereport, pytest_terminal_summary
 
 from penstock.config import Config
 
@@ -313,6 +313,16 @@ def database_url(request: pytest.FixtureRequest) -> str:
     """URL of a database, once on each store; empty, or where the folder says so with penstock's own tables."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture
+def vector_url(database_url: str) -> str:
+    """The same, for vectors: a test is skipped where the server has no pgvector."""
+    if not database_url.startswith("sqlite"):
+        with psycopg.connect(database_url) as connection:
+            if not connection.execute("select from pg_available_extensions where name = 'vector'").fetchall():
+                lack(f"postgresql-{connection.info.server_version // 10_000}-pgvector")
+    return database_url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

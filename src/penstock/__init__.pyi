@@ -107,6 +107,7 @@ from penstock.identity.caller import RequestInfo as RequestInfo
 from penstock.identity.identity import Identity as Identity
 from penstock.identity.providers import OIDC as OIDC
 from penstock.identity.providers import CustomJWT as CustomJWT
+from penstock.identity.providers import OwnJWT as OwnJWT
 from penstock.jobs.filter import JobFilter as JobFilter
 from penstock.jobs.job import Attempt as Attempt
 from penstock.jobs.job import JobId as JobId
@@ -143,6 +144,7 @@ from penstock.schema.rules import Rules as Rules
 from penstock.schema.table import Table as Table
 from penstock.schema.table import UserTable as UserTable
 from penstock.search.index import SearchIndex as SearchIndex
+from penstock.search.vectors import VectorIndex as VectorIndex
 from penstock.server.asgi import asgi_app as asgi_app
 from penstock.transaction.pages import Page as Page
 from penstock.transaction.pages import PaginationOptions as PaginationOptions
@@ -152,5 +154,6 @@ from penstock.transaction.segments import gt as gt
 from penstock.transaction.segments import gte as gte
 from penstock.transaction.segments import lt as lt
 from penstock.transaction.segments import lte as lte
+from penstock.transaction.vectors import VectorHit as VectorHit
 from penstock.wire.integers import BigInt as BigInt
 from penstock.wire.integers import Int64 as Int64

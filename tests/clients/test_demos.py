@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 from stage.chromium import browser, quiet_page
-from stage.clients import DemoServer, Server, serving
+from stage.clients import DemoServer, serving
+from stage.sockets import listening
 from stage.waits import until
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from penstock.clock import SystemClock
 
@@ -28,21 +33,21 @@ class Demo:
     Attributes:
         server: The server, which may be killed and started again.
         ada: A page of the first visitor.
-        bob: A page of the second one.
+        bob: A page of the second one, which is of another origin than the functions that it calls.
     """
 
-    def __init__(self, server: Server, opened: Browser, pages: AsyncExitStack) -> None:
+    def __init__(self, server: DemoServer, opened: Browser, pages: AsyncExitStack) -> None:
         self.server = server
         self._opened = opened
         self._pages = pages
 
-    async def visit(self, **how: Any) -> Page:
-        page = await self._pages.enter_async_context(quiet_page(self._opened, **how))
-        await page.goto(self.server.url)
+    async def visit(self, url: str) -> Page:
+        page = await self._pages.enter_async_context(quiet_page(self._opened))
+        await page.goto(url)
         return page
 
     async def open(self) -> None:
-        self.ada, self.bob = await self.visit(), await self.visit()
+        self.ada, self.bob = await self.visit(self.server.url), await self.visit(self.server.elsewhere)
 
     async def restart(self) -> None:
         await self.server.kill()
@@ -50,13 +55,13 @@ class Demo:
 
 
 @asynccontextmanager
-async def demo(name: str, database: str, files: Path | str = "", **settings: str) -> AsyncIterator[Demo]:
-    settings["files"] = str(files)
+async def demo(name: str, database: str, files: Path, **given: str) -> AsyncIterator[Demo]:
     async with (
-        serving(database, DemoServer, demo=name, **settings) as server,
+        serving(database, DemoServer, demo=name, files=str(files), **given) as server,
         browser() as opened,
         AsyncExitStack() as pages,
     ):
+        assert isinstance(server, DemoServer)
         made = Demo(server, opened, pages)
         await made.open()
         yield made
@@ -139,8 +144,13 @@ async def test_pages(database_url: str, tmp_path: Path) -> None:
         await one.restart()
         await enter(one.bob, "from Bob")
         await expect(messages(one.ada).first).to_have_text("from Bob")
-        await one.bob.get_by_label("only mine").check()
+        await one.bob.get_by_label("List").select_option("mine")
         await expect(messages(one.bob)).to_have_text(["from Bob"])
+        await one.bob.get_by_label("List").select_option("short")
+        await expect(messages(one.bob)).to_have_text(["FROM BOB", "7", "6", "5", "4"])
+        await more.click()
+        await enter(one.ada, "8")
+        await expect(messages(one.bob)).to_have_text(["8", "FROM BOB", "7", "6", "5", "4", "3", "2", "1", "0"])
 
 
 async def test_channels(database_url: str, tmp_path: Path) -> None:
@@ -169,26 +179,27 @@ DRAWN = "one => one.complete && one.naturalWidth"
 async def test_pictures(database_url: str, tmp_path: Path, name: str) -> None:
     async with demo(name, database_url, tmp_path / "files") as one:
         await enter(one.ada, "look")
-        await one.ada.get_by_label("Picture").set_input_files(
-            {"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE}
-        )
-        await one.ada.get_by_role("button", name="Send picture").click()
-        await see_picture(one.ada)
-        await see_picture(one.bob)
+        for number, page in enumerate((one.bob, one.ada), 1):
+            await page.get_by_label("Picture").set_input_files(
+                {"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE}
+            )
+            await page.get_by_role("button", name="Send picture").click()
+            await see_pictures(one.ada, number)
+            await see_pictures(one.bob, number)
         await one.restart()
         await one.bob.reload()
-        url = await see_picture(one.bob)
+        url = await see_pictures(one.bob, 2)
         answer = await one.bob.request.get(urljoin(one.server.url, url))
         assert (await answer.body(), answer.headers["content-type"]) == (PICTURE, "image/gif")
-        await expect(messages(one.bob)).to_have_text(["look", ""])
+        await expect(messages(one.bob)).to_have_text(["look", "", ""])
 
 
-async def see_picture(page: Page) -> str:
-    """Wait until the page has drawn its picture; the URL from which it came."""
-    picture = page.get_by_alt_text("A picture")
-    await expect(picture).to_have_count(1)
-    await until(lambda: picture.evaluate(DRAWN))
-    return await picture.get_attribute("src") or ""
+async def see_pictures(page: Page, count: int) -> str:
+    """Wait until the page has drawn so many pictures; the URL from which the last one came."""
+    pictures = page.get_by_alt_text("A picture")
+    await expect(pictures).to_have_count(count)
+    await until(lambda: pictures.last.evaluate(DRAWN))
+    return await pictures.last.get_attribute("src") or ""
 
 
 async def test_users(database_url: str, tmp_path: Path) -> None:
@@ -227,3 +238,62 @@ async def test_presence(database_url: str, tmp_path: Path) -> None:
         await one.bob.clock.install(time=SystemClock().now() + timedelta(seconds=11))
         await one.bob.reload()
         await expect(others).to_have_class(["away"])
+
+
+class Model:
+    """A language model that says a word whenever the test lets it.
+
+    Attributes:
+        asked: The conversations that it was asked to go on with.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self._words: list[asyncio.Queue[str]] = []
+        self.app = Starlette(routes=[Route("/", self._answer, methods=["POST"])])
+
+    def say(self, *words: str) -> None:
+        """Let the answer that it gives have these words; the empty one ends it."""
+        for word in words:
+            self._words[-1].put_nowait(word)
+
+    async def _answer(self, request: Request) -> StreamingResponse:
+        self.asked.append(await request.json())
+        self._words.append(asyncio.Queue())
+        return StreamingResponse(self._speak(self._words[-1]), media_type="text/plain")
+
+    async def _speak(self, words: asyncio.Queue[str]) -> AsyncIterator[str]:
+        while word := await words.get():
+            yield f"{word} "
+
+
+async def test_assistant(database_url: str, tmp_path: Path) -> None:
+    model = Model()
+    async with (
+        listening(model.app) as url,
+        demo("assistant", database_url, tmp_path, model=url, lease="2") as one,
+    ):
+        answers = one.bob.locator("section p")
+        await enter(one.ada, "Why?", "Question")
+        await until(lambda: model.asked == [["Why?", ""]])
+        model.say("Because")
+        for page in (one.ada, one.bob):
+            await expect(page.locator("section p")).to_have_text("Because ")
+        cleo = await one.visit(one.server.elsewhere)
+        await expect(cleo.locator("section p")).to_have_text("Because ")
+        await one.ada.close()
+        await until(lambda: len(model.asked) == 2)
+        model.say("it")
+        await expect(answers).to_have_text("Because it ")
+        await one.restart()
+        await until(lambda: len(model.asked) == 3)
+        assert model.asked[1:] == [["Why?", "Because "], ["Why?", "Because it "]], "a job goes on, and is retried"
+        model.say("is.", "")
+        await expect(one.bob.locator("section p.done")).to_have_text("Because it is. ")
+        await enter(one.bob, "Really?", "Question")
+        await until(lambda: len(model.asked) == 4)
+        model.say("Yes.", "")
+        for page in (one.bob, cleo):
+            await expect(page.locator("section p")).to_have_text(["Because it is. ", "Yes. "])
+        await one.bob.get_by_role("button", name="Clear").click()
+        await expect(cleo.locator("section")).to_have_count(0)

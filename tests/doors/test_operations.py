@@ -82,6 +82,7 @@ GIVEN: tuple[tuple[str, Mapping[str, Any], str | None, str | None], ...] = (
     ("workflows fork", {"run": "LOST", "step": 1}, "begins with the history of LOST.", None),
     ("locks release", {"key": "account:ada", "fence": "FENCE"}, "account:ada is free.", None),
     ("keys revoke", {"name": "billing"}, "billing is revoked.", None),
+    ("keys rotate", {}, "by all processes within a minute.", None),
 )  # fmt: skip
 BY_NAME = {f"{one.noun} {one.verb}".strip(): one for one in OPERATIONS}
 
@@ -180,6 +181,7 @@ async def seen(test: TestApp) -> dict[str, Any]:
         "jobs": sorted(jobs.items()),
         "locks": [one.key for one in locks],
         "keys": [one.name for one in await store.api_keys.list()],
+        "signing": len(await store.signing_keys.list()),
     }
 
 
@@ -333,6 +335,7 @@ SHOWN: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("jobs show", {"job": "JOB"}),
     ("locks", {"limit": 5}),
     ("keys", {}),
+    ("keys signing", {}),
 )
 MOVING = {"seconds", "rate"}  # what changes from one moment to the next
 

@@ -34,6 +34,13 @@ def test_an_example_says_what_its_page_says(database_url: str, example: str) -> 
     assert all(sentence in said for sentence in SAID[example]), said
 
 
+def test_questions_are_answered_from_documents(vector_url: str) -> None:
+    said = run_example("answers/answers", vector_url)
+    assert "Holidays are 30 days a year. Ask your lead two weeks before you leave. ['The handbook']" in said
+    assert "do tomatoes need?\n  No document tells. []\n" in said
+    assert "Tomatoes need six hours of sunshine, and water every morning. ['The garden']" in said
+
+
 def test_mails_are_not_held_up_by_forecasts(database_url: str) -> None:
     said = run_example("workpools/signups", database_url)
     sent, there, all_of_them = (

@@ -52,7 +52,7 @@ from penstock.store.session import Statement, reading
 from penstock.store.sql.values import decode_key
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.testing import TestApp
-from penstock.transaction import search
+from penstock.transaction import searching
 
 pytestmark = pytest.mark.both_stores
 
@@ -440,7 +440,7 @@ async def found_soon(ctx: QueryCtx, text: str) -> list[str | None] | None:
 async def test_a_watched_search_that_catches_that_its_index_is_behind_runs_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_UNREAD", 0)
+    monkeypatch.setattr(searching, "MOST_UNREAD", 0)
     monkeypatch.setattr(batch, "QUICK", 10.0)  # on a slow machine an answer would come ticks later
     async with opened(database_url) as test:
         await insert(test, "word")
@@ -489,7 +489,7 @@ async def test_old_rows_are_indexed_in_pieces_and_searches_wait_for_that(
 
 
 async def test_a_search_says_that_its_index_is_behind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_UNREAD", 5)
+    monkeypatch.setattr(searching, "MOST_UNREAD", 5)
     async with opened(database_url) as test:
         await insert(test, *["word"] * 6)
         with pytest.raises(SearchNotReady, match=r"note.by_body is behind: more than 5 rows"):
@@ -661,7 +661,7 @@ async def test_many_processes_that_start_at_once_make_one_index(database_url: st
 
 
 async def test_clients_hear_that_an_index_is_not_ready(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_UNREAD", 0)
+    monkeypatch.setattr(searching, "MOST_UNREAD", 0)
     async with opened(database_url) as test:
         await insert(test, "word")
         call = {"path": "test_search:found", "args": {"text": "word"}, "format": "json"}
@@ -728,3 +728,46 @@ async def test_the_doctor_tells_of_an_index_in_which_searches_fail(
         ]
         await test.indexer.tick()
         assert await told(test) == []
+
+
+async def test_a_write_that_was_rolled_back_leaves_no_words(database_url: str) -> None:
+    async def fail(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Note(channel="a", body="lost word"))
+        assert len(await ctx.db.query(Note).with_search_index(Note.by_body, "lost").collect()) == 1
+        raise DataError("Not this one.")
+
+    async def catch(ctx: MutationCtx) -> None:
+        await ctx.db.insert(Note(channel="a", body="kept word"))
+        with suppress(DataError):
+            await ctx.run_mutation(write, fail)
+        assert len(await ctx.db.query(Note).with_search_index(Note.by_body, "word").collect()) == 1
+
+    async with opened(database_url) as test:
+        for _ in range(2):
+            with pytest.raises(DataError):
+                await test.run_mutation(write, fail)
+        await test.run_mutation(write, catch)
+        for _ in range(2):
+            assert await test.run_query(found, "lost") == []
+            assert await test.run_query(found, "word") == ["kept word"]
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+        assert (await sql(test, f"select tokens from {stored(test)}"))[0][0].split(" ")[:2] == ["kept", "word"]
+
+
+async def test_a_text_of_two_megabytes_is_refused_or_indexed_up_to_its_first_megabyte(database_url: str) -> None:
+    long = " ".join(f"w{number}" for number in range(300_000))
+    assert len(long) > 2_000_000
+    async with opened(database_url) as test:
+        with pytest.raises(LimitExceeded, match="max_row_bytes"):
+            await insert(test, long)
+    async with TestApp(app, database_url, max_row_bytes=4 * 1024 * 1024) as test:
+        await insert(test, long)
+        await run_sql(database_url, f"insert into posts values ('a', 1, '{long}')")
+        for _ in range(2):
+            for word, count in (("w7", 1), ("w100000", 1), ("w299999", 0)):
+                assert len(await test.run_query(found, word)) == count
+                posts = lambda ctx, word=word: ctx.db.query(Post).with_search_index(Post.by_text, word).collect()  # noqa: E731
+                assert len(await test.run_query(read, posts)) == count
+            test.clock.advance(SECOND)
+            await test.indexer.tick()

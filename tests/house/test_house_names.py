@@ -19,15 +19,15 @@ CronExpression CronStatus CursorInvalid CustomJWT DataError DatabaseBusy Databas
 DeclarationError DuplicateJob Encrypted Event EventTimeout Failed FernetCodec File Finished FixedWindow
 FunctionNotFound Id IdInvalid Identity Index InputError Int64 Interval JobError JobFilter JobId JobState JobStatus
 LeaseLost LimitExceeded LocalTime Lock LockLost LockTaken Message MutationCtx MutationTaskCtx NonRetryableError
-NotSignedIn NotUnique OIDC OpenFile OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded Page
+NotSignedIn NotUnique OIDC OpenFile OutboxMessage OutboxNotFound OutboxPage OutboxStatus Overloaded OwnJWT Page
 PaginationOptions Pending PenstockError PracticeBroken Progress ProviderUnavailable QueryCtx Range RateLimited
 RateLimiter RateStatus RequestInfo ResultInvalid Retry RowInvalid RowNotFound Rules Running SchemaMismatch SearchIndex
 SearchNotReady Snooze StepFailed StepLost Success SyncMutationTaskCtx SyncTaskBatchCtx SyncTaskBatchRun SyncTaskCtx
 Table TaskBatchCtx TaskBatchRun TaskConditionFailed TaskCtx TaskExplanation TaskFilter TaskNotFound TaskPage
 TaskRecord TaskStatus TokenBucket TokenExpired TokenInvalid TopicNotFound TryAgain Unauthenticated UnawaitedCall
-Undecryptable UniqueViolation UsageError UserTable ValueInvalid Work WorkId WorkResult WorkStatus WorkerLost
-WorkflowCtx WorkflowError Workpool __version__ asgi_app between contains daily gt gte has hourly in_ interval is_none
-known length lt lte matches monthly owner_of public signed_in weekly
+Undecryptable UniqueViolation UsageError UserTable ValueInvalid VectorHit VectorIndex Work WorkId WorkResult WorkStatus
+WorkerLost WorkflowCtx WorkflowError Workpool __version__ asgi_app between contains daily gt gte has hourly in_
+interval is_none known length lt lte matches monthly owner_of public signed_in weekly
 """
 
 PUBLIC_NAMES: list[str] = vars(penstock)["__all__"]

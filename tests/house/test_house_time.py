@@ -37,6 +37,7 @@ _PURPOSES = {
         "api/guests": {"_Home.set_clock"},
         "api/identity/keys": {"KeySet._age", "KeySet._begin", "KeySet._fetch"},
         "api/identity/tokens": {"Tokens._verify_key"},
+        "calls/run/signing": {"Signing.read"},
         "calls/run/snapshots": {"Snapshots._keep"},
         "services/live/live": {"LiveQueries._drop_kept", "LiveQueries._idle", "LiveQueries.enter", "LiveQueries.leave"},
         "services/live/reads": {"Reads.due", "Reads.note", "Reads.pause"},

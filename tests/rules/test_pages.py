@@ -22,6 +22,7 @@ from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.sqlite.dialect import SQLITE
 from penstock.transaction.pages import (
     END,
+    Page,
     PaginationOptions,
     decode_cursor,
     decode_journal,
@@ -184,6 +185,11 @@ def test_a_function_takes_the_page_that_a_client_asks_for() -> None:
     for options in ({"numItems": 0}, {"numItems": 10_001}, {"numItems": "5"}, {"numItems": 5, "x": 1}, {"cursor": 5}):
         with pytest.raises(ArgumentsInvalid, match="paginationOpts"):
             signature.check_json(json.dumps(sent | {"paginationOpts": options}))
+
+
+def test_other_rows_keep_the_ends_and_the_status_of_a_page() -> None:
+    page = Page[int](page=[1, 2], is_done=True, continue_cursor="c", split_cursor="s", page_status="SplitRequired")
+    assert dict(page.replace_rows(("one",))) == {**dict(page), "page": ["one"]}
 
 
 def test_a_journal_keeps_the_ends_of_pages() -> None:

@@ -236,9 +236,14 @@ class ChatServer(Server):
 
 
 class DemoServer(Server):
-    def __init__(self, database: str, *, demo: str, **settings: str) -> None:
+    """A demo, whose page may also be opened at `elsewhere`: there it is of another origin than its functions."""
+
+    def __init__(self, database: str, *, demo: str, model: str = "", **settings: str) -> None:
         super().__init__(database, **settings)
-        self.settings["DEMO"] = demo
+        origin = f"http://localhost:{self.port}"
+        self.elsewhere = f"{origin}/?server={self.url}"
+        own = {"PENSTOCK_CORS_ORIGINS": origin, "PENSTOCK_PUBLIC_URL": self.url}
+        self.settings |= {"DEMO": demo, "MODEL": model, **own}
 
     def spawn(self) -> Process:
         build_pages(DEMOS)

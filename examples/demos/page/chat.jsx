@@ -22,13 +22,11 @@ export function Chat({ title, author = visitor, messages = [], send, body = (mes
       <p>You are {author}.</p>
       {children}
       <ul aria-label="Messages">
-        {messages.map((message) => (
-          <li key={message._id}>
+        {messages.map((message, index) => (
+          <li key={message._id ?? index}>
             <b>{message.author}</b>
             <span>{body(message)}</span>
-            <time dateTime={new Date(message._creationTime).toISOString()}>
-              {new Date(message._creationTime).toLocaleTimeString()}
-            </time>
+            {message._creationTime && <time>{new Date(message._creationTime).toLocaleTimeString()}</time>}
           </li>
         ))}
       </ul>

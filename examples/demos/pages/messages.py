@@ -1,8 +1,16 @@
 """A list that is read page by page, the newest first, and stays live."""
 
+from dataclasses import dataclass
+
 from penstock import App, Index, MutationCtx, Page, PaginationOptions, QueryCtx, Table, public
 
 app = App()
+
+
+@dataclass
+class Short:
+    author: str
+    body: str
 
 
 class Message(Table):
@@ -21,6 +29,12 @@ async def list_messages(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Pa
 async def of_author(ctx: QueryCtx, pagination_opts: PaginationOptions, author: str) -> Page[Message]:
     query = ctx.db.query(Message).with_index(Message.by_author, author=author)
     return await query.order("desc").paginate(pagination_opts)
+
+
+@app.query(name="messages:listWithTransformation", access=public)
+async def in_short(ctx: QueryCtx, pagination_opts: PaginationOptions) -> Page[Short]:
+    messages = await list_messages(ctx, pagination_opts)
+    return messages.replace_rows([Short(author=one.author[:1], body=one.body.upper()) for one in messages.page])
 
 
 @app.mutation(access=public)

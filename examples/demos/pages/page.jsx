@@ -5,17 +5,25 @@ import { Chat, show, visitor } from "../page/chat.jsx";
 
 const PAGE = 5;
 
+const LISTS = {
+  all: [api.messages.list, {}],
+  mine: [api.messages.listWithExtraArg, { author: visitor }],
+  short: [api.messages.listWithTransformation, {}],
+};
+
 function Page() {
-  const [own, setOwn] = useState(false);
-  const [query, args] = own ? [api.messages.listWithExtraArg, { author: visitor }] : [api.messages.list, {}];
+  const [list, setList] = useState("all");
+  const [query, args] = LISTS[list];
   const { results, status, loadMore } = usePaginatedQuery(query, args, { initialNumItems: PAGE });
   const send = useMutation(api.messages.send);
   return (
     <>
       <Chat title="Pages" messages={results} send={(body) => send({ body, author: visitor })}>
-        <label>
-          <input type="checkbox" checked={own} onChange={(event) => setOwn(event.target.checked)} /> only mine
-        </label>
+        <select aria-label="List" value={list} onChange={(event) => setList(event.target.value)}>
+          {Object.keys(LISTS).map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
       </Chat>
       <button disabled={status !== "CanLoadMore"} onClick={() => loadMore(PAGE)}>
         Load more

@@ -37,7 +37,7 @@ from penstock.store.nouns.statistics import Statistics
 from penstock.store.nouns.workflows import Stuck
 from penstock.store.push.migrate import Plan, push
 from penstock.store.session import reading
-from penstock.transaction.search import MOST_UNREAD
+from penstock.transaction.searching import MOST_UNREAD
 
 Severity = Literal["critical", "warning", "notice"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "notice")

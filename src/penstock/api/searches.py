@@ -10,12 +10,15 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
+
+from pydantic_core import from_json
 
 from penstock.calls.run.engine import Engine
 from penstock.changes.change import LOST, read_values
 from penstock.changes.interest import ROW, Interest
 from penstock.changes.position import Position
-from penstock.changes.searches import TableSearch, reader_name
+from penstock.changes.searches import TableSearch, TableVectors, reader_name
 from penstock.observe.logs import event as log_event
 from penstock.store.nouns.changes import Batch
 from penstock.store.nouns.interests import Source
@@ -34,6 +37,7 @@ Known = Collection[tuple[str, str]]  # names and digests
 async def declare_searches(engine: Engine, searches: Sequence[TableSearch], now: datetime) -> None:
     """Make the search indexes of a program known, have their changes captured, and index the first rows."""
     store = engine.store
+    await store.searches.check(searches)
     rows = {(row.name, row.digest): row for row in await store.searches.list()} if searches else {}
     for one in searches:
         if (one.name, one.digest) not in rows:
@@ -95,11 +99,11 @@ async def fill(store: Store, search: TableSearch) -> bool:
     after = rows[-1][3] if len(rows) == AT_ONCE else None
     # A key that cannot be written as text tells no row: its place is spelled otherwise.
     made = await _index(store, search, [row for row in rows if row[0] == row[3]])
-    if after is None and (changes := store.searches.complete(state.id)):
+    if after is None and (changes := await store.searches.complete(state.id, search)):
         async with store.catalog.lock() as lock:
             for change in changes:
                 await lock.apply(change)
-    if await store.searches.fill(state.id, state.cursor, after, made) and after is None:
+    if await store.searches.fill(state.id, search, state.cursor, after, made) and after is None:
         log_event("search.filled", index=search.name)
     return True
 
@@ -129,7 +133,7 @@ async def apply(store: Store, search: TableSearch, state: SearchRow, batch: Batc
     gone = {*keys}.difference(one.key for one in made)
     reader, at, after = reader_name(state.id), batch.before, batch.position
     move = partial(store.changes.move, name=reader, lease=lease, before=at, after=after, now=now)
-    return await store.searches.apply(state.id, made, [*gone], move, clear=clear or restart, restart=restart)
+    return await store.searches.apply(state.id, search, made, [*gone], move, clear=clear or restart, restart=restart)
 
 
 def _interest(search: TableSearch, dialect: Dialect) -> Interest:
@@ -146,7 +150,7 @@ async def _source(store: Store, search: TableSearch, state: SearchRow) -> Source
 
 
 async def _index(store: Store, search: TableSearch, rows: Iterable[Row]) -> list[Indexed]:
-    """The tokens of rows as a source gives them. Many letters are read in a thread."""
+    """Make the rows of an index from those of a source. Many letters are read in a thread."""
     if sum(len(row[1]) for row in rows) > _IN_THREAD:
         return await asyncio.to_thread(_make, store, search, rows)
     return _make(store, search, rows)
@@ -155,6 +159,15 @@ async def _index(store: Store, search: TableSearch, rows: Iterable[Row]) -> list
 def _make(store: Store, search: TableSearch, rows: Iterable[Row]) -> list[Indexed]:
     made = {}  # by keys: a table without a unique index may have one twice
     for key, after, *_ in rows:
-        values = decode_captures(store.dialect, search.definition, read_values(after), search.source_columns)
-        made[key] = Indexed(key, values.get("creation_time"), search.tokens(values))
+        if (entry := search.entry(_values_of(store, search, after))) is not None:
+            made[key] = Indexed(key, entry)
     return [*made.values()]
+
+
+def _values_of(store: Store, search: TableSearch, text: str) -> dict[str, Any]:
+    """The values of a captured row. A vector is as it stands there: with Decimals it would take ten times as long."""
+    if not isinstance(search, TableVectors):
+        return decode_captures(store.dialect, search.definition, read_values(text), search.source_columns)
+    values = read_values(text) if search.has_decimals else from_json(text)
+    filters = decode_captures(store.dialect, search.definition, values, search.index.filters)
+    return {search.index.column: values[search.index.column], **filters}

@@ -5,7 +5,7 @@ Values are in the form in which the store holds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -52,15 +52,40 @@ class SearchRead:
         """The columns whose values tell whether a row fits."""
         return (self.column, *(name for name, _ in self.filters))
 
+    @property
+    def choices(self) -> Sequence[tuple[str, tuple[Any, ...]]]:
+        """The columns of its filters, each with the values that a row may have."""
+        return [(name, (value,)) for name, value in self.filters]
+
     def __str__(self) -> str:
         said = [f"{name} = {value!r}" for name, value in self.filters]
         words = " ".join(word.tokens[0] + "*" * word.prefix for word in self.query.words)
         return " and ".join((f"{self.column} has {self.query.match} of {words!r}", *said))
 
 
+@dataclass(frozen=True, slots=True)
+class VectorRead:
+    """Rows of a table whose filters have some of these values: any of them may be among the nearest."""
+
+    table: str
+    choices: tuple[tuple[str, tuple[Any, ...]], ...]  # as those of `SearchRead`
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns whose values tell whether a row fits."""
+        return tuple(name for name, _ in self.choices)
+
+    def __str__(self) -> str:
+        said = [f"{name} in {', '.join(map(repr, values))}" for name, values in self.choices]
+        return " and ".join(("any vector", *said))
+
+
+Read = RangeRead | SearchRead | VectorRead
+
+
 @dataclass(slots=True)
 class ReadSet:
-    ranges: list[RangeRead | SearchRead] = field(default_factory=list)  # every range and every search, in order
+    ranges: list[Read] = field(default_factory=list)  # every range and every search, in order
     everything: bool = False  # whether it read by SQL, so that any change may concern it
     jobs: frozenset[UUID] = frozenset()  # whose statuses it read
     files: dict[str, bool] = field(default_factory=dict)  # whether these were there when it looked for them

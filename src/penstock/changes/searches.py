@@ -1,19 +1,21 @@
-"""A search index of a table: its name in the database, and the tokens of a row.
+"""A search index of a table: its name in the database, and what it stores of a row: its tokens, or its vector.
 
-Owns what the index of a row depends on. Leaves storing tokens to `store`, and looking for them to `transaction`.
+Owns what the index of a row depends on. Leaves storing to `store`, and looking for rows to `transaction`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from penstock.dataclass import dataclass
+from penstock.schema.fields import Kind
 from penstock.schema.table import TableDefinition
-from penstock.search.encoding import encode, filter_token
-from penstock.search.index import SearchIndex
+from penstock.search import vectors
+from penstock.search.encoding import encode, filter_number, filter_token
+from penstock.search.index import ColumnIndex
 from penstock.search.tokenizer import VERSION
 
 _READER = "search:"
@@ -24,7 +26,7 @@ class TableSearch:
     """A search index with its table. Values of columns are in the form of `reactive.evaluate`."""
 
     definition: TableDefinition
-    index: SearchIndex
+    index: ColumnIndex
 
     @property
     def name(self) -> str:
@@ -43,15 +45,23 @@ class TableSearch:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns that make the tokens of a row."""
+        """The columns by which a row is found."""
         return (self.index.column, *self.index.filters)
 
     @cached_property
     def digest(self) -> str:
-        """The hash of all that tokens depend on: with another one, all rows have to be indexed again."""
+        """The hash of all that the stored rows depend on: with another one, all have to be indexed again."""
         kinds = [self.definition.column(name).kind.value for name in self.columns]
-        text = repr((VERSION, self.columns, kinds, self.definition.key))
+        text = repr((self._version, self.columns, kinds, self.definition.key))
         return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def _version(self) -> str:
+        return VERSION
+
+    def entry(self, values: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The values that the index stores of a row, after its key; None to store nothing."""
+        return values.get("creation_time"), self.tokens(values)
 
     def tokens(self, values: Mapping[str, Any]) -> str:
         """The stored tokens of a row: those of its words, then those of its filters."""
@@ -64,9 +74,42 @@ class TableSearch:
         return [filter_token(self.index.filters.index(name), value) for name, value in values]
 
 
+@dataclass(frozen=True)
+class TableVectors(TableSearch):
+    """A vector index with its table. It stores the vector of a row, and a number for each of its filters."""
+
+    index: vectors.VectorIndex
+
+    @cached_property
+    def source_columns(self) -> tuple[str, ...]:
+        """The columns that make the stored row."""
+        return self.columns
+
+    @property
+    def _version(self) -> str:
+        return f"vectors {vectors.VERSION} {self.index.dimensions}"
+
+    @cached_property
+    def has_decimals(self) -> bool:
+        """Whether a filter has numbers of more digits than a float."""
+        return any(self.definition.column(name).kind is Kind.DECIMAL for name in self.index.filters)
+
+    def entry(self, values: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The values that the index stores of a row; its vector is as any program has stored it."""
+        vector = vectors.read_vector(values[self.index.column], self.index.dimensions)
+        if vector is None:
+            return None
+        return vectors.pack(vector), *(filter_number(values[name]) for name in self.index.filters)
+
+
 def searches_of(definitions: Iterable[TableDefinition]) -> list[TableSearch]:
-    """The search indexes of some tables."""
-    return [TableSearch(one, index) for one in definitions for index in one.searches.values()]
+    """The search indexes of some tables, those of vectors included."""
+    return [make_search(one, index) for one in definitions for index in one.searches.values()]
+
+
+def make_search(definition: TableDefinition, index: ColumnIndex) -> TableSearch:
+    """A search index of either kind with its table."""
+    return TableVectors(definition, index) if isinstance(index, vectors.VectorIndex) else TableSearch(definition, index)
 
 
 def reader_name(number: int | str) -> str:

@@ -22,7 +22,7 @@ POOL = {
 CTX_CALLS = {
     *STEPS, "sleep", "sleep_until", "wait_for",
     "sql", "rate_limit", "check_access", "check_fence", "wait_cancelled", "get_document", "get_documents",
-    "mark_completed",
+    "mark_completed", "vector_search",
 }  # fmt: skip
 OPENS = {"penstock.testing.TestApp", "penstock.App().open"}
 OF_BACKENDS = {

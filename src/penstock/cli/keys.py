@@ -1,8 +1,9 @@
-"""``penstock keys``: lists API keys, creates one, and revokes one."""
+"""``penstock keys``: lists API keys, creates one, and revokes one; rotates the keys of tokens of one's own."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 
 import click
@@ -11,12 +12,13 @@ from penstock.app import Backend
 from penstock.cli.opening import with_backend
 from penstock.cli.operations import DURATION, add_commands, list_command
 from penstock.cli.options import Options, json_option
-from penstock.cli.output import print_json, readable_time, say
+from penstock.cli.output import print_json, print_table, readable_time, say
 from penstock.clock import secret
 from penstock.errors import DataError
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.operations import keys
 from penstock.store.nouns.api_keys import ApiKeyRow
+from penstock.store.nouns.signing_keys import SigningKey
 
 _NAME = re.compile(r"[\w.@:-]{1,100}")
 
@@ -49,7 +51,17 @@ def create(options: Options, name: str, scopes: tuple[str, ...], expires: float 
         click.echo(key)
 
 
-add_commands(command, keys.revoke)
+def _show_signing(found: Sequence[SigningKey]) -> None:
+    if not found:
+        say("There are no keys yet. ctx.auth.sign_jwt makes the first one.")
+        return
+    words = ["signs", *(["verifies"] * (len(found) - 1))]
+    rows = [(one.id, readable_time(one.created_at), word) for one, word in zip(found, words, strict=True)]
+    print_table(("id", "created", "does"), rows)
+
+
+add_commands(command, keys.revoke, keys.rotate)
+add_commands(command, keys.signing, show=_show_signing, data=keys.signing.answers)
 
 
 async def _create(backend: Backend, name: str, key: str, scopes: tuple[str, ...], expires: float | None) -> None:

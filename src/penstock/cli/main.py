@@ -49,7 +49,7 @@ _COMMANDS = {
     "changes": ("penstock.cli.changes", "Show the change feed; drop a reader."),
     "live": ("penstock.cli.live", "Show the watched queries of a server."),
     "locks": ("penstock.cli.locks", "Show locks; release one."),
-    "keys": ("penstock.cli.keys", "Show API keys; create one, revoke one."),
+    "keys": ("penstock.cli.keys", "Show API keys; create one, revoke one; rotate the keys of own tokens."),
     "pause": ("penstock.cli.pools:pause", "Pause a pool."),
     "resume": ("penstock.cli.pools:resume", "Resume a paused pool."),
     "logs": ("penstock.cli.logs", "Show the log events of all processes; follow them."),

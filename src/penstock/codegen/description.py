@@ -159,9 +159,10 @@ class _Schemas(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found, cls = super().model_schema(schema), schema["cls"]
         if issubclass(cls, Table) and self.mode == "serialization":
-            declared, name = cls.__declared__, self.names.get(table_of(cls), cls.__declared__.sql_name)
+            declared, rows_of = cls.__declared__, table_of(cls)
+            name = self.names.get(rows_of, declared.sql_name)
             found |= {"x-rows-of": name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
-            if table_of(cls) is cls:
+            if rows_of is cls:
                 found["x-table"] = name
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"

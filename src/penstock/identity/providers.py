@@ -135,7 +135,22 @@ class CustomJWT:
         return (self.algorithm,)
 
 
-Provider = OIDC | CustomJWT
+@dataclass(frozen=True, slots=True)
+class OwnJWT:
+    """This program itself: tokens that `ctx.auth.sign_jwt` has signed. They are verified without any network call.
+
+    Their issuer is the setting ``public_url``. Each needs a ``sub``, which names the user.
+
+    Args:
+        application_id: The audience of its tokens. Without it, the audience of tokens is not looked at, so that
+            tokens which the program signs for others sign in here as well.
+    """
+
+    application_id: str | None = None
+
+
+WithKeys = OIDC | CustomJWT  # whose keys are at an address
+Provider = WithKeys | OwnJWT
 
 
 def providers_of(given: Any) -> tuple[Provider, ...]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from penstock.changes.interest import Interest
 from penstock.schema.table import TableDefinition
+from penstock.search.vectors import VectorIndex
 
 
 def live_interest(definition: TableDefinition) -> Interest:
     """The interest of all live queries in a table."""
     orders = [definition.order_of(index) for index in (None, *definition.indexes.values())]
-    orders += [(one.column, *one.filters) for one in definition.searches.values()]
+    # Vectors are large, and only filters tell whether a search may find a row.
+    orders += [
+        one.filters if isinstance(one, VectorIndex) else (one.column, *one.filters)
+        for one in definition.searches.values()
+    ]
     columns = tuple(dict.fromkeys(name for order in orders for name in order))
     return Interest(
         name=f"live {definition.name}",

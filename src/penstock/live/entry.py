@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from penstock.changes.readset import RangeRead, ReadSet, SearchRead
+from penstock.changes.readset import Read, ReadSet
 from penstock.dataclass import dataclass
 from penstock.functions.function import AnyFunction
 from penstock.identity.caller import Caller
@@ -79,7 +79,7 @@ class Entry:
     seed: int  # of its random numbers, the same at each run
     since: float  # by the monotonic clock
     answer: Answer | None = None
-    noted: list[RangeRead | SearchRead] = field(default_factory=list)  # the reads by which it is found
+    noted: list[Read] = field(default_factory=list)  # the reads by which it is found
     stale: bool = True  # whether it has no answer as of the newest tick
     runs: int = 0
     conflicts: int = 0  # that have ended its runs since its last answer

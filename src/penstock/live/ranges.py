@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from penstock.changes.readset import Bound, RangeRead, SearchRead, above, below
+from penstock.changes.readset import Bound, RangeRead, Read, SearchRead, VectorRead, above, below
 from penstock.schema.fields import Kind
 from penstock.search.encoding import encode
 from penstock.search.rank import Score, scorer
 
 E = TypeVar("E")
-Read = Callable[[Kind, Any], Any]  # a value as the store holds it, in the form of `reactive.evaluate`
+ReadValue = Callable[[Kind, Any], Any]  # a value as the store holds it, in the form of `reactive.evaluate`
 Values = Mapping[str, Any]
 
 
@@ -63,12 +63,12 @@ class TableRanges(Generic[E]):
         read: Reads a value as the store holds it.
     """
 
-    def __init__(self, kinds: Mapping[str, Kind], wide: Iterable[str], read: Read) -> None:
+    def __init__(self, kinds: Mapping[str, Kind], wide: Iterable[str], read: ReadValue) -> None:
         self._kinds = kinds
         self._wide = frozenset(wide)
         self._read = read
         self._shapes: dict[_Shape, dict[tuple[Any, ...], set[tuple[Range, E]]]] = {}
-        self._searches: dict[SearchRead, tuple[Callable[[str], Score | None], set[E]]] = {}
+        self._searches: dict[SearchRead | VectorRead, tuple[Callable[[str], Score | None] | None, set[E]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shapes or self._searches)
@@ -79,19 +79,19 @@ class TableRanges(Generic[E]):
         ranges = {name for shape in self._shapes for name in shape.columns}
         return frozenset(ranges.union(*(one.columns for one in self._searches)))
 
-    def add(self, reader: E, read: RangeRead | SearchRead) -> None:
+    def add(self, reader: E, read: Read) -> None:
         """Note a range that a reader has read, or a search."""
-        if isinstance(read, SearchRead):
+        if not isinstance(read, RangeRead):
             if read not in self._searches:
-                self._searches[read] = scorer(read.query), set()
+                self._searches[read] = scorer(read.query) if isinstance(read, SearchRead) else None, set()
             self._searches[read][1].add(reader)
             return
         one = self._range(read)
         self._shapes.setdefault(one.shape, {}).setdefault(one.prefix, set()).add((one, reader))
 
-    def remove(self, reader: E, read: RangeRead | SearchRead) -> None:
+    def remove(self, reader: E, read: Read) -> None:
         """Forget a range that a reader has read, or a search."""
-        if isinstance(read, SearchRead):
+        if not isinstance(read, RangeRead):
             _, readers = self._searches.get(read, (None, set[E]()))
             readers.discard(reader)
             if not readers:
@@ -106,7 +106,7 @@ class TableRanges(Generic[E]):
         if not prefixes:
             self._shapes.pop(one.shape, None)
 
-    def readers_of(self, row: Values | None) -> Iterator[tuple[E, Range | SearchRead]]:
+    def readers_of(self, row: Values | None) -> Iterator[tuple[E, Range | SearchRead | VectorRead]]:
         """The readers of ranges in which a row lies, or of searches that it fits, each with that; none of no row."""
         if row is None:
             return
@@ -117,12 +117,14 @@ class TableRanges(Generic[E]):
                     yield reader, one
         tokens = dict[str, str]()
         for read, (score, readers) in self._searches.items():
-            if any(row[name] != value for name, value in read.filters if name not in self._wide):
+            if not all(name in self._wide or row[name] in values for name, values in read.choices):
                 continue
-            if read.column not in tokens:
-                tokens[read.column] = encode(row[read.column])
-            if score(tokens[read.column]) is not None:
-                yield from ((reader, read) for reader in readers)
+            if score is not None and isinstance(read, SearchRead):
+                if read.column not in tokens:
+                    tokens[read.column] = encode(row[read.column])
+                if score(tokens[read.column]) is None:
+                    continue
+            yield from ((reader, read) for reader in readers)
 
     def all(self) -> set[E]:
         """The readers of any range, and of any search."""

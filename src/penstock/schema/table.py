@@ -6,19 +6,13 @@ Owns the declaration and its definition: name, key, columns, indexes. Leaves SQL
 
 from __future__ import annotations
 
-import inspect
-import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field
 from datetime import datetime
 from functools import cached_property
 from itertools import repeat
-from traceback import walk_stack
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, dataclass_transform
-from weakref import ref
 
 from pydantic import (
     BaseModel,
@@ -36,16 +30,17 @@ from pydantic_core import CoreSchema
 
 from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, PenstockError, UsageError, ValueInvalid
-from penstock.observe.places import place
 from penstock.schema.fields import Column, Kind, aware, column_of
 from penstock.schema.ids import FILE_PREFIX, JOB_PREFIX, Id, is_id
 from penstock.schema.index import Index
 from penstock.schema.keys import check_key, check_several, encode_one, wrong_id
 from penstock.schema.rules import Rules
-from penstock.schema.searching import check_search
+from penstock.schema.searching import check_search, check_vectors, index_title
 from penstock.schema.systemfields import SYSTEM_COLUMNS, SYSTEM_FIELDS, add_system_fields
 from penstock.schema.tighten import tighten
-from penstock.search.index import SearchIndex
+from penstock.schema.written import Written, add_place, place_of_class
+from penstock.search.index import ColumnIndex, SearchIndex
+from penstock.search.vectors import VectorIndex
 
 _MAX_COLUMNS = 1024
 _RESERVED_PREFIXES = ("penstock", "pg_", "sqlite_", "_")
@@ -100,7 +95,7 @@ class Table(BaseModel, metaclass=_Frozen):
         strict=True,
         validate_default=True,
         populate_by_name=True,
-        ignored_types=(Index, Rules, SearchIndex),
+        ignored_types=(Index, Rules, SearchIndex, VectorIndex),
         ser_json_bytes="base64",
         val_json_bytes="base64",
     )
@@ -139,7 +134,7 @@ class Table(BaseModel, metaclass=_Frozen):
         stored: bool = True,
         **unknown: Any,
     ) -> None:
-        with _add_place(cls):
+        with add_place(cls):
             if unknown:
                 raise DeclarationError(f"Table {cls.__name__}: unknown class argument {', '.join(unknown)}.")
             if not stored:
@@ -190,7 +185,7 @@ class Table(BaseModel, metaclass=_Frozen):
         try:
             schema = tighten(handler(source))
         except PydanticUserError as error:
-            with _add_place(cls):
+            with add_place(cls):
                 raise DeclarationError(
                     f"Table {cls.__name__}: a field cannot be stored: {error.message.partition('. ')[0]}.",
                     fix="Use a type that pydantic validates, such as a BaseModel or a dataclass.",
@@ -268,7 +263,7 @@ class TableDefinition:
     live: bool  # whether its changes are captured for live queries
     columns: tuple[Column, ...]  # all columns in order, the system's first
     indexes: Mapping[str, Index]  # the declared indexes by name
-    searches: Mapping[str, SearchIndex]  # the declared search indexes by name
+    searches: Mapping[str, ColumnIndex]  # the declared search and vector indexes by name
     rules: Rules | None  # what callers may do with its rows; None if they may do everything
     positions: Mapping[str, int] = field(repr=False)
 
@@ -393,20 +388,15 @@ def _define(table: type[Table]) -> TableDefinition:
             f"{table.__name__} has stored=False, so it is no table.", fix=f"Pass {stored.__name__}, whose rows it has."
         )
     if not table.__pydantic_complete__:
-        try:
-            table.model_rebuild()
-        except PydanticUndefinedAnnotation as error:
-            with _add_place(table):
-                raise DeclarationError(
-                    f"Table {table.__name__}: a field's type names {error.name!r}, which does not exist in its module.",
-                    fix="Import it, or correct its name.",
-                ) from None
+        _complete(table)
     declared = table.__declared__
     columns = [*SYSTEM_FIELDS] if declared.managed else []
     for name, info in table.model_fields.items():
-        with _add_place(table, name):
+        with add_place(table, name):
             columns.append(column_of(declared.sql_name, name, info))
             _check_default(table, columns[-1])
+    searches = dict(_searches(table, columns))
+    columns = [check_vectors(declared.sql_name, one, [*searches.values()]) for one in columns]
     definition = TableDefinition(
         table=table,
         name=declared.sql_name,
@@ -416,13 +406,39 @@ def _define(table: type[Table]) -> TableDefinition:
         live=declared.live,
         columns=tuple(columns),
         indexes={index.name: index for index in table.__indexes__},
-        searches=dict(_searches(table, columns)),
+        searches=searches,
         rules=_rules(table),
         positions={column.name: position for position, column in enumerate(columns)},
     )
     _check_ordered(definition)
     table.__definition__ = definition
     return definition
+
+
+def _complete(table: type[Table]) -> None:
+    """Look up the names of types that did not exist yet as the class was declared."""
+    try:
+        table.model_rebuild()
+    except PydanticUndefinedAnnotation as error:
+        with add_place(table):
+            raise DeclarationError(
+                f"Table {table.__name__}: a field's type names {error.name!r}, which does not exist in its module.",
+                fix="Import it, or correct its name.",
+            ) from None
+
+
+def twin_of(table: type[Table], prefix: str) -> type[Table]:
+    """Declare a table like another, in which a component keeps its rows; these are of the other's class.
+
+    Args:
+        table: The other table, which penstock manages.
+        prefix: The beginning of the twin's SQL name.
+    """
+    rows, name = table.__row_type__ or table, prefix + table.__declared__.sql_name
+    names = {"__module__": table.__module__, "__qualname__": f"{name}.{rows.__name__}", "__row_type__": rows}
+    metaclass: Any = type(rows)
+    twin: type[Table] = metaclass(rows.__name__, (rows,), names, name=name, live=table.__declared__.live)
+    return twin
 
 
 def _declare(
@@ -471,7 +487,7 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
         for name, index in vars(owner).items():
             if not isinstance(index, Index):
                 continue
-            with _add_place(cls, name):
+            with add_place(cls, name):
                 check_name(f"Table {cls.__name__}: index", name)
                 unknown = [column for column in index.columns if column not in names]
                 if unknown:
@@ -483,12 +499,12 @@ def _indexes(cls: type[Table]) -> Iterator[Index]:
             yield index
 
 
-def _searches(cls: type[Table], columns: list[Column]) -> Iterator[tuple[str, SearchIndex]]:
+def _searches(cls: type[Table], columns: list[Column]) -> Iterator[tuple[str, ColumnIndex]]:
     for owner in reversed(cls.__mro__):
         for name, index in vars(owner).items():
-            if isinstance(index, SearchIndex):
-                with _add_place(cls, name):
-                    check_name(f"Table {cls.__name__}: search index", name)
+            if isinstance(index, ColumnIndex):
+                with add_place(cls, name):
+                    check_name(f"Table {cls.__name__}: {index_title(index)}", name)
                     check_search(cls.__name__, index, {column.name: column for column in columns})
                 yield name, index
 
@@ -496,7 +512,7 @@ def _searches(cls: type[Table], columns: list[Column]) -> Iterator[tuple[str, Se
 def _rules(cls: type[Table]) -> Rules | None:
     declared = ((name, one) for owner in reversed(cls.__mro__) for name, one in vars(owner).items())
     found = {name: one for name, one in declared if isinstance(one, Rules)}
-    with _add_place(cls, [*found, ""][0]):
+    with add_place(cls, [*found, ""][0]):
         if len(found) > 1:
             names = ", ".join(found)
             raise DeclarationError(f"Table {cls.__name__} has rules twice: {names}.", fix="Write one Rules(…).")
@@ -507,7 +523,7 @@ def _check_ordered(definition: TableDefinition) -> None:
     indexes = {f"index {index.name}": index.columns for index in definition.indexes.values()}
     for what, names in {"its key": definition.key, **indexes}.items():
         for name in names:
-            with _add_place(definition.table, what.rpartition(" ")[2]):
+            with add_place(definition.table, what.rpartition(" ")[2]):
                 if has := definition.column(name).order_obstacle:
                     raise DeclarationError(
                         f"Table {definition.table.__name__}: {what} contains {name}, which {has} and has no order.",
@@ -550,50 +566,3 @@ def snake_case(name: str) -> str:
     """The name of a class in snake case: `RoomKey` becomes `room_key`."""
     spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    body: ref[CodeType] | None  # of the module, if its own code declares the class
-    file: str
-    line: int
-
-    def place(self, name: str = "") -> str:
-        """The place of the class, or of what its body gives this name."""
-        block = inspect.getblock(linecache.getlines(self.file)[self.line - 1 :] or [""])
-        found = (number for number, text in enumerate(block) if name and re.match(rf"\s+{name}\s*[:=]", text))
-        return place(self.file, self.line + next(found, 0))
-
-
-def place_of_class(cls: type) -> Written | None:
-    """The place of a class, whose body has just run. Two tables of one name in one module are refused."""
-    frames = [one for one, _line in walk_stack(None) if one.f_globals.get("__name__") == cls.__module__]
-    body = next((one for one in frames if one.f_code.co_name == "<module>"), None)
-    if not frames:
-        return None
-    written = Written(body and ref(body.f_code), frames[0].f_code.co_filename, frames[0].f_lineno)
-    if body is None or cls.__qualname__ != cls.__name__:
-        return written
-    known = getattr(getattr(body.f_globals.get(cls.__name__), "__declared__", None), "written", None)
-    if known is not None and known.body and known.body() is body.f_code:
-        raise DeclarationError(
-            f"Two tables of {cls.__module__} are called {cls.__name__}: {known.place()} and {written.place()}.",
-            fix="Rename one of them.",
-            place=written.place(),
-        )
-    return written
-
-
-@contextmanager
-def _add_place(table: type[Table], name: str = "") -> Iterator[None]:
-    """Say in the errors of a declaration in which file and line it is."""
-    try:
-        yield
-    except DeclarationError as error:
-        declared = table.__dict__.get("__declared__")
-        written = declared.written if declared else place_of_class(table)
-        if written is not None and "place" not in error.facts:
-            error.facts["place"], subject = written.place(name), f"Table {table.__name__}"
-            rest = error.what.removeprefix(subject) if error.what.startswith(subject) else f": {error.what}"
-            error.what = f"{subject} ({error.facts['place']}){rest}"
-        raise

@@ -62,12 +62,20 @@ def filter_token(number: int, value: Any) -> str:
         number: The place of the filter among those of its index.
         value: The value of its column, as `Column.encode` gives it.
     """
+    return f"{_FILTER}{number:x}{_digest(value, _FILTER_BYTES).hex()}"
+
+
+def filter_number(value: Any) -> int:
+    """A number of 64 bits for the value of a row's filter, otherwise as `filter_token`."""
+    return int.from_bytes(_digest(value, 8), "little", signed=True)
+
+
+def _digest(value: Any, size: int) -> bytes:
     if isinstance(value, datetime):
         value = value.astimezone(UTC)
     elif isinstance(value, Decimal | float):
         value = (Decimal(value) + 0).normalize()  # equal numbers have one text, zeros included
-    digest = blake2s(repr(value).encode("utf-8", "surrogatepass"), digest_size=_FILTER_BYTES)
-    return f"{_FILTER}{number:x}{digest.hexdigest()}"
+    return blake2s(repr(value).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 def fts5_match(query: Query, filters: Iterable[str] = ()) -> str:

@@ -6,14 +6,55 @@ Owns the declaration. `schema/searching` checks it against the columns of its ta
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.errors import DeclarationError
 
 MAX_FILTERS = 16
 
 
-class SearchIndex:
+class ColumnIndex:
+    """An index over one column of a table with filters, which a program declares as a class attribute."""
+
+    name: str
+    _example: ClassVar[str]
+    _taken: ClassVar[str]  # a parameter of its searches
+    _taken_for: ClassVar[str]
+
+    def __init__(self, column: str, filters: Iterable[str]) -> None:
+        given: Any = filters if isinstance(filters, str) else tuple(filters)
+        said = f"{type(self).__name__}({column!r}"
+        if not isinstance(column, str):
+            raise DeclarationError(f"{said}): a column is given by its name.", fix=f"Write {self._example}.")
+        if isinstance(given, str) or not all(isinstance(one, str) for one in given):
+            raise DeclarationError(
+                f"{said}): filters are names of fields, not {given!r}.",
+                fix='Write filters=("channel",), with a comma.',
+            )
+        if len({column, *given}) <= len(given):
+            raise DeclarationError(f"{said}, filters={given!r}) names a column twice.")
+        if self._taken in given:
+            raise DeclarationError(
+                f"{said}): a filter cannot be named {self._taken}, which says {self._taken_for}.",
+                fix="Give the field another name.",
+            )
+        if len(given) > MAX_FILTERS:
+            raise DeclarationError(
+                f"{said}) has {len(given)} filters, more than {MAX_FILTERS}.",
+                fix="Leave out those by which no search is limited.",
+            )
+        self.column = column
+        self.filters: tuple[str, ...] = given
+        self.name = ""
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.column!r}{f', filters={self.filters!r}' if self.filters else ''})"
+
+
+class SearchIndex(ColumnIndex):
     """A text search index over one column of a table, declared as a class attribute.
 
     Rows are found by the words of the column, whatever their case and accents, and by the values of the filters.
@@ -28,37 +69,8 @@ class SearchIndex:
             `Table`.
     """
 
-    name: str
+    _example = 'SearchIndex("body")'
+    _taken, _taken_for = "match", "how many words a row needs"
 
     def __init__(self, column: str, *, filters: Iterable[str] = ()) -> None:
-        given: Any = filters if isinstance(filters, str) else tuple(filters)
-        if not isinstance(column, str):
-            raise DeclarationError(
-                f"SearchIndex({column!r}): a column is given by its name.", fix='Write SearchIndex("body").'
-            )
-        if isinstance(given, str) or not all(isinstance(one, str) for one in given):
-            raise DeclarationError(
-                f"SearchIndex({column!r}): filters are names of fields, not {given!r}.",
-                fix='Write filters=("channel",), with a comma.',
-            )
-        if len({column, *given}) <= len(given):
-            raise DeclarationError(f"SearchIndex({column!r}, filters={given!r}) names a column twice.")
-        if "match" in given:
-            raise DeclarationError(
-                f"SearchIndex({column!r}): a filter cannot be named match, which says how many words a row needs.",
-                fix="Give the field another name.",
-            )
-        if len(given) > MAX_FILTERS:
-            raise DeclarationError(
-                f"SearchIndex({column!r}) has {len(given)} filters, more than {MAX_FILTERS}.",
-                fix="Leave out those by which no search is limited.",
-            )
-        self.column = column
-        self.filters: tuple[str, ...] = given
-        self.name = ""
-
-    def __set_name__(self, owner: type[Any], name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"SearchIndex({self.column!r}{f', filters={self.filters!r}' if self.filters else ''})"
+        super().__init__(column, filters)

@@ -38,6 +38,7 @@ from penstock.server.opening import Opening
 from penstock.server.requests import Refused
 from penstock.server.sockets.socket import Socket
 from penstock.server.subscribe import WrittenAnswers
+from penstock.server.wellknown import well_known_routes
 
 _PREFLIGHT_SECONDS = 86_400
 _SOCKET_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
@@ -62,6 +63,7 @@ class Asgi(Starlette):
                 *(_dashboard(opening) if dashboard else ()),
                 Mount("/http", app=actions),
                 ActionRoute(actions),
+                *well_known_routes(opening),  # last, as a program may answer there itself
             ],
             middleware=[
                 Middleware(_SocketDoor, opening=opening, written=written, origins=origins),

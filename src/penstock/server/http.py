@@ -99,6 +99,7 @@ class Api:
             self._route("/event/{token}", self._send_event),
             self._route("/storage/upload", self._upload),
             self._route("/storage/{name}", self._download, "GET"),
+            self._route("/update_environment_variables", _refuse_variables),
         ]
 
     def rest_routes(self) -> list[Route]:
@@ -304,6 +305,12 @@ async def refuse(request: Request, error: Exception) -> Response:
 async def refuse_plainly(request: Request, error: Exception) -> Response:
     """Answer any error as REST has it."""
     return send_answer(plain_answer(error, exchange_of(request)))
+
+
+async def _refuse_variables(_request: Request) -> Response:
+    """Refuse to set variables, as ``npx convex env set`` asks for."""
+    what = "There are no environment variables here: a program reads those of its process. Set them where that starts."
+    raise Refused(400, "NoEnvironmentVariables", what)
 
 
 def health_routes(opening: Opening) -> list[Route]:

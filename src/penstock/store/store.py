@@ -39,6 +39,7 @@ from penstock.store.nouns.rates import Rates
 from penstock.store.nouns.records import Records
 from penstock.store.nouns.requests import Requests
 from penstock.store.nouns.searches import Searches
+from penstock.store.nouns.signing_keys import SigningKeys
 from penstock.store.nouns.statistics import DatabaseStatistics
 from penstock.store.nouns.tasks import TaskEnds, Tasks
 from penstock.store.nouns.tokens import Tokens
@@ -129,6 +130,7 @@ class Store(ABC):
         self.migration_files = MigrationFiles(access)
         self.requests = Requests(access)
         self.api_keys = ApiKeys(access)
+        self.signing_keys = SigningKeys(calls)
         self.audit = Audit(access)
         self.files = Files(calls)
         self.dashboard_sessions = DashboardSessions(access)

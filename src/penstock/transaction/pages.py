@@ -26,6 +26,7 @@ from penstock.schema.fields import ENCODERS, PLAIN, Column, Kind
 from penstock.store.sql.dialect import UNFIT, Dialect
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 Place = Sequence[Any] | None  # in the order of a query: after a row with these values, at the beginning, at the end
 BEGINNING: Final = ()
@@ -88,6 +89,14 @@ class Page(BaseModel, Generic[T]):
     continue_cursor: str
     split_cursor: str | None = None
     page_status: Literal["SplitRecommended", "SplitRequired"] | None = None
+
+    def replace_rows(self, rows: Sequence[U]) -> Page[U]:
+        """Make a page of what a function returns in place of the rows; its ends and its status stay.
+
+        Args:
+            rows: One value for each row of this page, or fewer.
+        """
+        return Page[Any](**{**dict(self), "page": list(rows)})
 
 
 def page_options(options: PaginationOptions | None, cursor: str | None, num_items: int) -> PaginationOptions:

@@ -6,23 +6,21 @@ at as they are now. So a search finds all that its transaction sees, by any writ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from penstock.changes.position import Position
 from penstock.changes.readset import SearchRead
 from penstock.changes.searches import TableSearch
-from penstock.errors import LimitExceeded, SearchNotReady, ValueInvalid
-from penstock.reactive.evaluate import normal_value
+from penstock.errors import LimitExceeded, ValueInvalid
 from penstock.schema.fields import Column, Kind
-from penstock.schema.table import Table, TableDefinition
+from penstock.schema.table import Table
 from penstock.search.index import SearchIndex
 from penstock.search.query import Query
 from penstock.search.rank import scorer
 from penstock.store.session import Row
 from penstock.store.sql.dialect import UNFIT
 from penstock.store.sql.statements import TableStatements
-from penstock.store.sql.values import decode_key, decode_stored
+from penstock.store.sql.values import decode_key, decode_stored_values
 from penstock.transaction.pages import (
     BEGINNING,
     END,
@@ -37,6 +35,7 @@ from penstock.transaction.pages import (
 )
 from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import rule_of
+from penstock.transaction.searching import PIECE, filter_value, find_unread, pieces
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -45,8 +44,6 @@ Item = TypeVar("Item")
 
 MAX_RESULTS = 1024
 MAX_VALUES = 8  # of filters, in one search
-MOST_UNREAD = 4096  # changed rows that a search reads by itself
-_PIECE = 256
 _PLACE = [
     *(Column(name, Kind.INTEGER, optional=False) for name in ("words", "whole", "hits")),
     Column("created", Kind.INTEGER, optional=True),
@@ -159,7 +156,7 @@ class Search(Generic[T]):
 
     async def _rows(self, most: int | None) -> AsyncIterator[T]:
         kept = 0
-        async for _found, row in self._read(await self._find(), 0, most or _PIECE):
+        async for _found, row in self._read(await self._find(), 0, most or PIECE):
             if row is not None:
                 kept += 1
                 yield row
@@ -178,7 +175,7 @@ class Search(Generic[T]):
         begin, end = self._index(ranked, first), self._index(ranked, last)
         wanted, most = (options.num_items, options.maximum_rows_read) if end_cursor is None else (None, None)
         page, seen = list[T](), list[_Found]()
-        async for found, row in self._read(ranked[:end], begin, wanted or _PIECE):
+        async for found, row in self._read(ranked[:end], begin, wanted or PIECE):
             seen.append(found)
             if row is not None:
                 page.append(row)
@@ -219,19 +216,14 @@ class Search(Generic[T]):
         if not self._query.words:
             return []
         async with self._scope.lock:
-            searches, changes = transaction.store.searches, transaction.store.changes
-            state = await searches.find(transaction, search)
-            if state is None or state.interest is None or state.position is None or state.cursor is not None:
-                raise self._not_ready(_not_filled(search))
-            unread = await changes.list_unread(transaction, Position.parse(state.position), state.interest, MOST_UNREAD)
-            if unread is None:
-                raise self._not_ready(_behind(search))
-            hits = await searches.hits(transaction, state.id, self._query, search.filter_tokens(self._values))
+            number, unread = await find_unread(transaction, search)
+            tokens = search.filter_tokens(self._values)
+            hits = await transaction.store.searches.hits(transaction, number, self._query, tokens)
             candidates: list[Any] = [one for one in hits if one[0] not in unread]
             if None in unread:  # the table was truncated, or a part of it: rows of the index may be gone
-                there = {key for some in _pieces(candidates) for key in await self._load([one[0] for one in some])}
+                there = {key for some in pieces(candidates) for key in await self._load([one[0] for one in some])}
                 candidates = [one for one in candidates if one[0] in there]
-            for some in _pieces([key for key in unread if key is not None]):
+            for some in pieces([key for key in unread if key is not None]):
                 loaded = (await self._load(some)).items()
                 candidates += [self._index_row(key, row) for key, row in loaded if self._has_values(row)]
         score, found = scorer(self._query), list[_Found]()
@@ -241,11 +233,6 @@ class Search(Generic[T]):
         found.sort(reverse=True)
         return found
 
-    def _not_ready(self, error: SearchNotReady) -> SearchNotReady:
-        """Note that no change of a row will tell when the index is ready, as a query may catch the error."""
-        self._transaction.read_set.untold = True
-        return error
-
     def _index_row(self, key: str, row: Row) -> tuple[str, Any, str]:
         """A row as the index would have it: its key, its creation time and its tokens."""
         values = self._values_of(row, self._search.source_columns)
@@ -254,7 +241,7 @@ class Search(Generic[T]):
     async def _read(self, ranked: Sequence[_Found], begin: int, piece: int) -> AsyncIterator[tuple[_Found, T | None]]:
         """The rows from a place on, without rows that are gone; None for each that a filter or a rule leaves out."""
         rule = await rule_of(self._scope, self._statements, "read")
-        for found in _pieces(ranked[begin:MAX_RESULTS], min(piece, _PIECE)):
+        for found in pieces(ranked[begin:MAX_RESULTS], min(piece, PIECE)):
             async with self._scope.lock:
                 loaded = await self._load([one.key for one in found])
             self._transaction.count_rows(self._statements, [*loaded.values()])
@@ -289,11 +276,9 @@ class Search(Generic[T]):
         return found
 
     def _values_of(self, row: Row, names: Iterable[str]) -> dict[str, Any]:
-        dialect, definition = self._statements.dialect, self._statements.definition
-        return {
-            name: decode_stored(dialect, definition.column(name).kind, row[definition.positions[name]])
-            for name in names
-        }
+        statements = self._statements
+        stored = {name: row[statements.definition.positions[name]] for name in names}
+        return decode_stored_values(statements.dialect, statements.definition, stored, names)
 
     def _has_values(self, row: Row) -> bool:
         """Whether the filters of a row have the values themselves: different ones may have one token."""
@@ -328,25 +313,8 @@ def make_search(scope: Scope, table: type[T], index: SearchIndex, query: Query, 
             fix="Ask for the ones that leave the fewest rows, and choose among these with filter().",
             convex="TooManyFilterConditionsInSearchQueryError",
         )
-    values = tuple((name, _value(definition, name, filters[name])) for name in index.filters if name in filters)
+    values = tuple((name, filter_value(definition, name, filters[name])) for name in index.filters if name in filters)
     return Search(scope, table, TableSearch(definition, index), query, values)
-
-
-def _value(definition: TableDefinition, name: str, value: Any) -> Any:
-    """The value of a filter, in the form of `reactive.evaluate`."""
-    column = definition.column(name)
-    try:
-        found = None if value is None else normal_value(column.kind, column.encode(column.check(value)))
-    except (ValueError, TypeError, AttributeError):
-        found = None
-    if found is None and value is not None:
-        raise ValueInvalid(f"{definition.name}.{name}: this {type(value).__name__} is not a value of its column.")
-    return found
-
-
-def _pieces(items: Sequence[Item], size: int = _PIECE) -> Iterator[Sequence[Item]]:
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]
 
 
 def _type_order(value: Any) -> int:
@@ -354,18 +322,3 @@ def _type_order(value: Any) -> int:
     if value is None:
         raise ValueError("no key has NULL")
     return 2 if isinstance(value, bytes) else 1 if isinstance(value, str) else 0
-
-
-def _not_filled(search: TableSearch) -> SearchNotReady:
-    return SearchNotReady(
-        f"Search index {search.name} is not filled yet.",
-        fix="Run penstock migrate, which waits for that; or try again while a process runs the services.",
-    )
-
-
-def _behind(search: TableSearch) -> SearchNotReady:
-    return SearchNotReady(
-        f"Search index {search.name} is behind: more than {MOST_UNREAD} rows have changed since it was written.",
-        fix="Try again. If this lasts, check that a process runs the services, such as penstock worker. If a mutation "
-        "itself has changed so many, search in the next one.",
-    )

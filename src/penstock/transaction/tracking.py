@@ -23,6 +23,7 @@ _ROOMS = {
     "Sender": "outbox.",
     "ActionWork": "work.",
     "Auth": "auth.",
+    "SigningAuth": "auth.",
     "StorageReader": "storage.",
     "StorageWriter": "storage.",
     "Storage": "storage.",

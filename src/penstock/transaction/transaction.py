@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from penstock import errors
-from penstock.changes.readset import RangeRead, ReadSet, SearchRead
+from penstock.changes.readset import RangeRead, Read, ReadSet
 from penstock.clock import Clock, Random, profile_timer, random_of
 from penstock.config import Config
 from penstock.functions.component import Component
@@ -223,7 +223,7 @@ class Transaction:
         """The end that the journal has for a page."""
         return self.given_ends[number] or None if number < len(self.given_ends) else None
 
-    def note_range(self, read: RangeRead | SearchRead) -> None:
+    def note_range(self, read: Read) -> None:
         self.read_set.ranges.append(read)
         if len(self.read_set.ranges) > self._config.max_ranges_read:
             raise self._excess("read", "ranges", self._config.max_ranges_read, _READ_LESS)
@@ -259,7 +259,7 @@ class Transaction:
         if size > self._config.max_row_bytes:
             raise errors.LimitExceeded(
                 f"Table {table}: a row of {size} bytes exceeds the limit of {self._config.max_row_bytes}.",
-                fix="Keep large values outside, or in several rows.",
+                fix="Keep large values in files or in several rows, or raise the setting max_row_bytes.",
                 limit=self._config.max_row_bytes,
             )
         return size

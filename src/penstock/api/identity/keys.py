@@ -17,7 +17,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ProviderUnavailable
-from penstock.identity.providers import OIDC, Provider, is_safe, issuer_url, key_set_in
+from penstock.identity.providers import OIDC, WithKeys, is_safe, issuer_url, key_set_in
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 
@@ -36,7 +36,7 @@ Keys = dict[str, "jwt.PyJWK"]
 class KeySet:
     """The keys of one provider, by their ids."""
 
-    def __init__(self, provider: Provider, threads: Threads, clock: Clock) -> None:
+    def __init__(self, provider: WithKeys, threads: Threads, clock: Clock) -> None:
         import jwt  # noqa: F401, PLC0415 - takes a seventh of the time to import an app, and few apps verify tokens
 
         self.provider = provider
@@ -115,7 +115,7 @@ class KeySet:
             self._fetching = None
 
 
-def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
+def _fetch(provider: WithKeys) -> tuple[Mapping[str, Any], Keys]:
     url, found = provider.keys_url, {}
     if isinstance(provider, OIDC):
         found = fetch_json(url)
@@ -131,7 +131,7 @@ def _fetch(provider: Provider) -> tuple[Mapping[str, Any], Keys]:
     return found, keys
 
 
-def _keys_in(found: Any, provider: Provider) -> Keys:
+def _keys_in(found: Any, provider: WithKeys) -> Keys:
     """The keys of a set with which tokens may be signed. Keys that PyJWT cannot read are left out."""
     import jwt  # noqa: PLC0415 - see `KeySet`
 

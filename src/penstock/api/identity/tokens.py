@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.api.identity.codes import Codes, SignIn
 from penstock.api.identity.keys import KeySet
+from penstock.api.identity.ownkeys import OwnKeys
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.threads import Threads
 from penstock.dataclass import dataclass
@@ -22,7 +23,7 @@ from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of, identity_of_key
 from penstock.identity.claims import identity_of
 from penstock.identity.identity import Identity
-from penstock.identity.providers import SHARED, CustomJWT, Provider, issuer_url
+from penstock.identity.providers import SHARED, CustomJWT, OwnJWT, Provider, issuer_url
 
 _LONGEST = 8192  # characters
 _LEEWAY = timedelta(seconds=5)
@@ -55,9 +56,12 @@ class Tokens:
         self._clock = engine.clock
         self._api_keys = engine.store.api_keys
         self._threads = Threads("penstock-identity", 2 * len(providers) + 1)  # one may hang for a while
-        self._key_sets = [KeySet(one, self._threads, engine.clock) for one in providers]
+        fetched = [one for one in providers if not isinstance(one, OwnJWT)]
+        fetching = [KeySet(one, self._threads, engine.clock) for one in fetched]
+        own = [OwnKeys(one, engine.signing) for one in providers if isinstance(one, OwnJWT)]
+        self._key_sets: Sequence[KeySet | OwnKeys] = [*own, *fetching]
         self._known: dict[bytes, Verified] = {}
-        self.codes = Codes(self._key_sets)
+        self.codes = Codes(fetching)
 
     async def verify(self, token: str) -> Verified:
         """Verify a token.
@@ -128,7 +132,7 @@ class Tokens:
         identity = identity_of(claims, flat=isinstance(keys.provider, CustomJWT))
         return Verified(identity, expires_at, lambda: keys.has(key_id))
 
-    async def _claims(self, keys: KeySet, token: str, audience: str | None) -> tuple[str, dict[str, Any]]:
+    async def _claims(self, keys: KeySet | OwnKeys, token: str, audience: str | None) -> tuple[str, dict[str, Any]]:
         """The id of the key of a token, and its claims, after a check of its signature and its audience."""
         import jwt  # noqa: PLC0415 - see `KeySet`
 
@@ -157,7 +161,7 @@ class Tokens:
             raise _refusal(f"The token was refused: {error}.") from error
         return key_id, _readable(claims)
 
-    def _keys_for(self, claims: dict[str, Any]) -> KeySet:
+    def _keys_for(self, claims: dict[str, Any]) -> KeySet | OwnKeys:
         """The keys of the provider that the token says it is of, and for the application that it is for."""
         issuer, audience = claims.get("iss"), claims.get("aud")
         if issuer is None:

@@ -54,15 +54,15 @@ class JobCalls:
         answer: Answer | None = None,
         *,
         in_thread: bool = False,
-        component: Component | None = None,
         caller: Caller = SYSTEM,
+        component: Component | None = None,
     ) -> None:
         self.runner = runner
         self.engine = runner.engine
         self.store = runner.engine.store
         self._scope = scope
-        self.component = component if scope is None else scope.component
         self._caller = caller if scope is None else scope.transaction.caller
+        self.component = component if scope is None else scope.component
         self.in_thread = in_thread
         self.answer: Answer = answer or (scope.track if scope is not None else lambda call: call)
 
@@ -77,8 +77,8 @@ class JobCalls:
             self._scope,
             lambda call: wait(self.answer(call)),
             in_thread=True,
-            component=self.component,
             caller=self._caller,
+            component=self.component,
         )
 
     def name(self, name: str) -> str:

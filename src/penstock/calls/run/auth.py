@@ -1,9 +1,12 @@
-"""`ctx.auth`: who calls a function."""
+"""`ctx.auth`: who calls a function, and tokens that the program signs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
 
+from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import NotSignedIn, Unauthenticated
 from penstock.identity.identity import Identity
 from penstock.transaction.tracking import Calls, track_calls
@@ -56,3 +59,35 @@ class Auth:
         if identity is None:
             raise NotSignedIn
         return identity
+
+
+class SigningAuth(Auth):
+    """``ctx.auth`` of one run of a mutation or an action, which may sign tokens, too."""
+
+    __slots__ = ("_job_calls",)
+
+    def __init__(
+        self, calls: Calls, read: Callable[[], Identity | None], refusal: Unauthenticated | None, job_calls: JobCalls
+    ) -> None:
+        super().__init__(calls, read, refusal)
+        self._job_calls = job_calls
+
+    @track_calls
+    async def sign_jwt(self, claims: Mapping[str, Any], *, expires_in: timedelta = timedelta(minutes=15)) -> str:
+        """Sign a JSON Web Token with the program's own key, by ES256.
+
+        Everybody can verify it with the keys at ``/.well-known/jwks.json``, and with `OwnJWT` this program does. It
+        cannot be revoked, and everybody who has it can read the claims. The first token makes the key.
+
+        Args:
+            claims: What it says, such as ``sub`` and ``aud``, as JSON has it, in 4,000 bytes at most. ``iss`` is the
+                setting ``public_url``, and ``iat`` and ``exp`` are times; these are not given here, nor is ``nbf``.
+            expires_in: How long it holds, from a second to an hour.
+
+        Raises:
+            ConfigError: The setting ``public_url`` is not there.
+            ValueInvalid: The claims or the time cannot be.
+            Undecryptable: No key of the codec fits the stored key.
+        """
+        calls = self._job_calls
+        return await calls.engine.signing.sign(claims, expires_in, calls.now(), calls.write)

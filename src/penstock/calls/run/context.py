@@ -16,7 +16,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, OnLost, check_fence
-from penstock.calls.run.auth import Auth
+from penstock.calls.run.auth import Auth, SigningAuth
 from penstock.calls.run.jobrun import no_work
 from penstock.calls.run.ratelimits import RateStatus, policy_of, take_tokens
 from penstock.calls.run.runner import FunctionCalls
@@ -33,13 +33,16 @@ from penstock.identity.identity import Identity
 from penstock.jobs.job import Work
 from penstock.observe import practices
 from penstock.schema.table import Table
+from penstock.search.vectors import VectorsOf
 from penstock.transaction.database import DatabaseReader, DatabaseWriter
 from penstock.transaction.tracking import Calls, OfCall, track_calls
 from penstock.transaction.transaction import Scope
+from penstock.transaction.vectors import DEFAULT_LIMIT, VectorHit, search_vectors
 from penstock.transaction.words import refuses_other_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Row = TypeVar("Row", bound=Table)
 
 
 @refuses_other_words
@@ -193,6 +196,33 @@ class QueryCtx(OfCall):
         return [dict(zip(names, map(plain, row), strict=True)) for row in rows]
 
     @track_calls
+    async def vector_search(
+        self, index: VectorsOf[Row], vector: Sequence[float], /, *, limit: int = DEFAULT_LIMIT, **filters: Any
+    ) -> list[VectorHit[Row]]:
+        """Find the rows whose vectors are the nearest to another one, the nearest first; those of one score by id.
+
+        ``await ctx.vector_search(Message.by_meaning, vector, limit=16, channel=channel)``
+
+        A live query runs again when a row changes that has these values of filters, or had them.
+
+        Args:
+            index: A vector index of a table.
+            vector: As many floats as the index has dimensions. Its length makes no difference, only its direction.
+            limit: The most rows, from 1 to 256.
+            **filters: A value that a filter of the index has, or a list of such values; 64 at most.
+
+        Returns:
+            Ids and scores of rows that the rules of the table let the caller read. Where rules leave out rows, only
+            the nearest 4,096 are looked at.
+
+        Raises:
+            SearchNotReady: The index is being filled, or is behind.
+            ValueInvalid: The vector has another length, NaN, an infinity or only zeros; or the limit, a filter or its
+                value cannot be.
+        """
+        return await search_vectors(self._scope, index, vector, limit, filters)
+
+    @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run another query in the same snapshot, with its arguments and result checked."""
         call = self._call.inner(function, (args, kwargs))
@@ -219,6 +249,12 @@ class MutationCtx(QueryCtx):
     def scheduler(self) -> Scheduler:
         """Functions to run later, if this transaction commits."""
         return Scheduler(self.job_calls)
+
+    @property
+    def auth(self) -> SigningAuth:
+        """The caller, and tokens that the program signs."""
+        transaction, refusal = self._scope.transaction, self._call.caller.refusal
+        return SigningAuth(self._scope, transaction.identity, refusal, self.job_calls)
 
     @property
     def storage(self) -> StorageWriter:
@@ -280,9 +316,12 @@ class ActionCtx(OfCall):
         self._random: Random | None = None
 
     @property
-    def auth(self) -> Auth:
-        """The caller. The queries, mutations and actions that this one runs have the same caller; its jobs do not."""
-        return Auth(self._calls, self._identity, self._call.caller.refusal)
+    def auth(self) -> SigningAuth:
+        """The caller, and tokens that the program signs.
+
+        The queries, mutations and actions that this one runs have the same caller; its jobs do not.
+        """
+        return SigningAuth(self._calls, self._identity, self._call.caller.refusal, self.job_calls)
 
     @property
     def request(self) -> RequestInfo | None:
@@ -292,8 +331,9 @@ class ActionCtx(OfCall):
     @property
     def job_calls(self) -> JobCalls:
         """Jobs, as pools enqueue and look at them."""
-        given: dict[str, Any] = {"component": self._calls.component, "caller": self._call.caller}
-        return JobCalls(self._runner, None, self._calls.track, **given)
+        return JobCalls(
+            self._runner, None, self._calls.track, caller=self._call.caller, component=self._calls.component
+        )
 
     @property
     def scheduler(self) -> Scheduler:
@@ -400,6 +440,15 @@ class ActionCtx(OfCall):
             ValueInvalid: The key or an option cannot be.
         """
         return LockBlock(self._runner.locks, own_name(self._calls.component, key), wait, lease, on_lost, self._calls)
+
+    @track_calls
+    async def vector_search(
+        self, index: VectorsOf[Row], vector: Sequence[float], /, *, limit: int = DEFAULT_LIMIT, **filters: Any
+    ) -> list[VectorHit[Row]]:
+        """Find the rows whose vectors are the nearest, in a snapshot of its own; see `QueryCtx.vector_search`."""
+        return await self._runner.read_alone(
+            self._call, lambda scope: search_vectors(scope, index, vector, limit, filters)
+        )
 
     @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -303,8 +303,10 @@ class Dispatch:
                 if not action.is_async:
                     await respond(result)
 
-    def prepare_query(self, path: str, args: bytes | str) -> tuple[AnyFunction, dict[str, Any]]:
-        """A public query and its checked arguments.
+    def prepare_query(
+        self, path: str, args: bytes | str, own: AnyFunction | None = None
+    ) -> tuple[AnyFunction, dict[str, Any]]:
+        """A public query, or one of penstock's own, and its checked arguments.
 
         Raises:
             FunctionNotFound: See `find`.
@@ -312,7 +314,7 @@ class Dispatch:
             LimitExceeded: The arguments are too large.
         """
         with at_the_door():
-            function = self.find(path, FunctionKind.QUERY)
+            function = own or self.find(path, FunctionKind.QUERY)
             self._check_size(path, args)
             return function, function.signature.check_sent(function.signature.check_json(args))
 

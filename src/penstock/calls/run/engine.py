@@ -19,6 +19,7 @@ from penstock.calls.handlers.task_pauses import TaskPauses
 from penstock.calls.journal import Journal, tell_of_broken
 from penstock.calls.run.processes import Processes
 from penstock.calls.run.renewals import Renewals
+from penstock.calls.run.signing import Signing
 from penstock.calls.run.threads import Place, Threads
 from penstock.clock import Clock, SystemClock
 from penstock.config import Config
@@ -97,6 +98,11 @@ class Engine:
             ConfigError: The packages of the extra ``files`` are not installed, or the setting ``files`` is wrong.
         """
         return Objects(self.config.files, self.config.max_file_bytes)
+
+    @cached_property
+    def signing(self) -> Signing:
+        """The keys of tokens that the program signs itself."""
+        return Signing(self.store, self.config, self.clock)
 
     async def file_space(self) -> Space:
         """The folder of the database among the bytes of files, and the secret that signs their tokens."""

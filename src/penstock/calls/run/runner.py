@@ -6,12 +6,12 @@ Owns the three kinds of run, at the top and nested. Every road to user code lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
 from hashlib import blake2b
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import ref
 
 from penstock.calls.call import Arguments, Call, PythonCall
@@ -56,6 +56,7 @@ from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
 from penstock.transaction.transaction import Scope, Transaction
 
+T = TypeVar("T")
 Contexts = Mapping[tuple[FunctionKind, bool], Callable[..., Any]]
 
 
@@ -350,6 +351,17 @@ class FunctionCalls(Attempts):
                 await self.check_access(self._transaction(session, call, moment), call, arguments)
 
         await self.attempt(once, call.function.name)
+
+    async def read_alone(self, call: Call, step: Callable[[Scope], Awaitable[T]]) -> T:
+        """Read for an action, in a snapshot of its own, by the rules that hold for its caller."""
+
+        async def once() -> T:
+            async with reading(self.engine.store.begin_read) as session:
+                transaction = self._transaction(session, call, (self.now(), self.engine.clock.seed()))
+                transaction.ask = lambda facts, component: self._ask(transaction, call, facts, {}, component)
+                return await step(_scope(transaction, call))
+
+        return await self.attempt(once, call.function.name)
 
     async def _take_token(self, call: Call) -> None:
         """Take a token of the function's rate limit for a call from outside, before it runs: it is not given back.

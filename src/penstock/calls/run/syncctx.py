@@ -11,7 +11,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.enqueue.messages import Sender
 from penstock.calls.enqueue.scheduler import Scheduler
 from penstock.calls.locks.blocks import LEASE, WAIT, LockBlock, SyncLockBlock
-from penstock.calls.run.auth import Auth
+from penstock.calls.run.auth import Auth, SigningAuth
 from penstock.calls.run.context import ActionCtx, MutationCtx, QueryCtx
 from penstock.calls.run.face import FACES, Face, forward
 from penstock.calls.run.storage import OpenFile, Storage, StorageReader, StorageWriter
@@ -77,6 +77,10 @@ class SyncStorage(SyncStorageWriter, of=Storage):
 
 class SyncAuth(Face, of=Auth):
     """`Auth` for code that does not await."""
+
+
+class SyncSigningAuth(SyncAuth, of=SigningAuth):
+    """`SigningAuth` for code that does not await."""
 
 
 class SyncScheduler(Face, of=Scheduler):

@@ -134,7 +134,7 @@ def _is_harmless(call: Call) -> bool:
 def loop_of_transactions(facts: Facts, rule: Rule) -> Places:
     """A loop runs one transaction after another."""
     for body in facts.bodies_of("action"):
-        for call in (one for one in body.calls if one.loop is not None and not isinstance(one.loop, ast.While)):
+        for call in (one for one in body.calls if not isinstance(one.loop, ast.While | ast.AsyncFor | None)):
             run = _run_of(facts, body, call)
             if run is not None and not _has_outside(body, call):
                 kind = run.method.removeprefix("run_")

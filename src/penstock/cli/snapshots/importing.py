@@ -154,8 +154,8 @@ class _Import:
     def _near(self, name: str) -> TableStatements | None:
         """The table of a name; one of Convex may be the plural in camel case."""
         for definition in self._backend.app.definitions():
-            same = name in names_of(definition)
-            if same or (self._source.of_convex and _simplify(definition.name) & _simplify(name)):
+            is_like = self._source.of_convex and _simplify(definition.name) & _simplify(name)
+            if is_like or name in names_of(definition):
                 return statements_of(self._backend, definition)
         return None
 

@@ -34,7 +34,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         rows = [] if found is None else [found]
     else:
         async with reading(view.backend.engine.store.begin_read) as session:
-            rows = await files.list(session, given["after"] or LAST_ID, _LISTED + 1, given["type"])
+            rows = await files.list(session, given["after"] or LAST_ID, _LISTED + 1, of_type=given["type"])
     older = None
     if len(rows) > _LISTED:
         kept = {"type": given["type"]} if given["type"] else {}

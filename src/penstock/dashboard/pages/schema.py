@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from penstock.changes.searches import searches_of
+from penstock.changes.searches import TableVectors, searches_of
 from penstock.dashboard.page import Page, View
 from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, SchemaMismatch
@@ -117,7 +117,8 @@ def _indexes(
     for search in searches_of([definition]):
         state = searches.get((search.name, search.digest))
         notes = ["not in the database"] if state is None else ["being filled"] * (state.cursor is not None)
-        yield IndexLine(search.index.name, f"words of {', '.join(search.columns)}", False, tuple(notes))
+        what = "vectors" if isinstance(search, TableVectors) else "words"
+        yield IndexLine(search.index.name, f"{what} of {', '.join(search.columns)}", False, tuple(notes))
     for one in stored.values():
         if one.name not in declared:
             notes = ["not declared"] * definition.managed + ["unused"] * (one.name in unused)

@@ -179,7 +179,7 @@ class Socket:
             self._backend = await open_backend(self._opening)
             check_room(self._backend)
             self._view = view = self._backend.live_queries.view(self._credentials.caller)
-            self._watched = Watched(self._client, view, self._backend.dispatch, self._query_failure)
+            self._watched = Watched(self._client, view, self._backend, self._query_failure)
             await self._connect()
             sending = asyncio.create_task(self._guard(self._send))
             try:

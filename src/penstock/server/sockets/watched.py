@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from penstock.calls.run.dispatch import Dispatch
+from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import InputError, LimitExceeded, Unauthenticated, at_the_door
 from penstock.functions.function import AnyFunction
@@ -17,6 +17,7 @@ from penstock.live.view import View
 from penstock.observe.logs import event
 from penstock.server.requests import Refused, function_path
 from penstock.server.sockets.client import ClientKind
+from penstock.server.sockets.system import system_query
 from penstock.wire import sockets
 from penstock.wire.incoming import check_keys
 
@@ -38,12 +39,12 @@ class Watched:
 
     _clock = SystemClock()
 
-    def __init__(self, client: ClientKind, view: View, dispatch: Dispatch, fail: Fail) -> None:
+    def __init__(self, client: ClientKind, view: View, backend: Backend, fail: Fail) -> None:
         self.changes: dict[int, bytes] = {}
         self.is_changing = False
         self._client = client
         self._view = view
-        self._dispatch = dispatch
+        self._backend = backend
         self._fail = fail
         self._sizes: dict[int, int] = {}  # of the arguments of all queries
         self._bytes = 0
@@ -95,7 +96,7 @@ class Watched:
                     _TOO_LARGE, fix="Store what is large, and give the id of its row.", limit=_MOST_BYTES
                 )
             path, args = read_call(one, is_npm=self._client.is_npm)
-            query = *self._dispatch.prepare_query(path, args), one.journal
+            query = *self._prepare(path, args), one.journal
             if self._refusal is not None:
                 raise self._refusal
             self._view.add(one.query_id, *query)
@@ -103,6 +104,11 @@ class Watched:
             self._refuse(one.query_id, one.udf_path, one.journal, error)
             if error is self._refusal:
                 self._refused[one.query_id] = query
+
+    def _prepare(self, path: str, args: bytes) -> tuple[AnyFunction, dict[str, Any]]:
+        """A query with its checked arguments: a public one, or one that only administrators can name."""
+        own = system_query(self._backend.app, path) if self._view.caller.is_system else None
+        return self._backend.dispatch.prepare_query(path, args, own)
 
     def _refuse(self, number: int, path: str, journal: str | None, error: InputError) -> None:
         self._refused[number] = None

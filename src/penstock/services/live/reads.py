@@ -11,7 +11,7 @@ from typing import Any
 from penstock.changes.change import CapturedChange
 from penstock.changes.demand import Demands
 from penstock.changes.position import Position
-from penstock.changes.readset import RangeRead, SearchRead
+from penstock.changes.readset import Read
 from penstock.clock import Clock
 from penstock.errors import TryAgain
 from penstock.live.capture import live_interest
@@ -214,7 +214,7 @@ class Reads:
         for those in (self._everything, self._timed, self.with_jobs, self.with_files):
             those.discard(entry)
 
-    def _note_ranges(self, entry: Entry, reads: list[RangeRead | SearchRead]) -> None:
+    def _note_ranges(self, entry: Entry, reads: list[Read]) -> None:
         for one in entry.noted:
             if one.table in self._ranges:
                 self._ranges[one.table].remove(entry, one)

@@ -102,18 +102,11 @@ class Files(Noun, queries=("files",)):
         session: OpenTransaction,
         below: str,
         limit: int,
+        *,
         of_type: str | None = None,
         component: str | None = None,
     ) -> builtins.list[FileRow]:
-        """Files whose ids are below one, newest first.
-
-        Args:
-            session: The transaction.
-            below: The id.
-            limit: The most files.
-            of_type: List only files whose types contain this text.
-            component: List only files of this component; an empty name is the program.
-        """
+        """Files whose ids are below one, newest first; perhaps those of a component, or of types with a text."""
         given = {"below": below, "limit": limit, "type": of_type, "component": component}
         return self._read(FileRow, await self._fetch(session, "page", **given))
 

@@ -19,9 +19,9 @@ returning id;
 {file} where storage_id = :storage_id and {there};
 
 -- page: files of some type and component, newest first, below an id.
--- Unbounded: of types and components that are rare it reads all.
-{file} where id < :below and (:type::text is null or strpos(content_type, :type) > 0)
-    and (:component::text is null or component = :component) and {there}
+-- Unbounded: of types that are rare it reads all.
+{file} where id < :below and (:component::text is null or component = :component)
+  and (:type::text is null or strpos(content_type, :type) > 0) and {there}
 order by id desc limit :limit;
 
 -- existing: which of some files are there.
