@@ -10,6 +10,8 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import timedelta
+from math import sin
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +45,7 @@ from stage.sockets import listening  # noqa: E402 - lies on the path since the l
 WIDTHS = {"phone": (390, 844), "tablet": (768, 800), "desk": (1280, 560)}
 LARGEST = 120_000  # bytes
 SERVICES: Sequence[ServiceName] = ("worker", "planner", "relay", "scheduler", "indexer", "pruner")
+MINUTE = timedelta(minutes=1)
 NAMES = ("Ada", "Grace", "Edsger", "Barbara", "Donald", "Tony", "Frances", "Alan")
 
 app = App()
@@ -101,9 +104,28 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = app.config(database=f"sqlite:///{folder}/bookings.db", dev=True)
         async with app.open(config=config, services=SERVICES) as backend:
+            await write_hour(backend.engine)
             asgi = asgi_app(app, backend=backend, dashboard=True)
             async with listening(asgi) as url, httpx.AsyncClient(base_url=url) as http:
                 await take(url, http, backend)
+
+
+async def write_hour(engine: Any) -> None:
+    """Write the numbers of the hour before, as the desk would have counted them."""
+    for minute in range(60, 0, -1):
+        at, calls = engine.clock.now() - minute * MINUTE, round(900 + 400 * sin(minute / 9) + chance.uniform(-90, 90))
+        slow, failed = calls // 10, chance.randrange(5, 40)
+        took = {"-7": calls - slow, "-2": slow}
+        jobs = {
+            "success": calls - failed,
+            "failed": failed,
+            "retrying": 6 * failed,
+            "lag -9": calls,
+            "lag -3": slow,
+        } | took
+        numbers = {"pool sms": jobs, f"function {send_message.name}": {"success": calls, "error": failed} | took}
+        await engine.store.logbook.write(at, numbers, [])
+        await engine.store.logbook.sample(at, {"jobs": {"samples": 1.0, "ready": float(calls // 90), "oldest": 1.0}})
 
 
 async def take(url: str, http: httpx.AsyncClient, backend: Any) -> None:

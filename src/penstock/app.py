@@ -423,6 +423,7 @@ class Backend(CallerBackend):
     ) -> None:
         """Open the database, bring its tables up to date, and start services."""
         self.engine.scope = self.app.work().narrow(only or {})
+        self.engine.journal.workflows = frozenset(self.app.registry.workflows)
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         self.app.check_components()
         self._check_functions()
@@ -439,12 +440,7 @@ class Backend(CallerBackend):
                     refuse_clashes(self.app.declarations(), await store.programs.list())
                 await push(store, definitions)
             if owned := [one for one in definitions if not one.managed]:
-                stored = await store.catalog.read_tables([one.name for one in owned])
-                self.engine.statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
-                self.engine.statements.generated = {
-                    name: frozenset(key for key, one in found.columns.items() if one.generated)
-                    for name, found in stored.items()
-                }
+                await self._look_at(owned)
             if push_schema or services:
                 await self.declare(crons)
         except BaseException:
@@ -459,6 +455,16 @@ class Backend(CallerBackend):
         if self.engine.practices is not None:
             self.engine.practices.listen(on=True)
         self.app.guests.attach(self.runner)
+
+    async def _look_at(self, owned: Sequence[TableDefinition]) -> None:
+        """Read how the tables of other programs are stored."""
+        statements, catalog = self.engine.statements, self.engine.store.catalog
+        stored = await catalog.read_tables([one.name for one in owned])
+        statements.travelling = {one.name: travelling(one, stored.get(one.name)) for one in owned}
+        statements.generated = {
+            name: frozenset(key for key, one in found.columns.items() if one.generated)
+            for name, found in stored.items()
+        }
 
     def _check_functions(self) -> None:
         for function in self.app.registry:

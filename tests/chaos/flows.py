@@ -73,7 +73,9 @@ async def refuse(ctx: MutationCtx, number: int) -> None:
 async def reach_out(ctx: ActionCtx, number: int, what: str) -> str:
     """Say whether the step is known to have ended, which must not begin then."""
     run, _, place = ctx.work.key.partition("/")
-    record = await calls_of(ctx, writes=False).engine.store.workflows.find(job_uuid(JobId(run)), int(place))
+    runner, uuid = calls_of(ctx, writes=False).runner, job_uuid(JobId(run))
+    find = runner.engine.store.workflows.find  # again, while the database is away: that is no failure of the step
+    record = await runner.attempt(lambda: find(uuid, int(place)), for_ever=True)
     note("flowed", number, what, "again" if record is not None and record.outcome is not None else "runs")
     return what
 
@@ -121,7 +123,7 @@ async def flow(ctx: WorkflowCtx, number: int) -> str:
     await ctx.run_mutation(step, number, "reserved")
     ctx.compensate(step, number, "given back")
     await ctx.with_options(retry=True).run_action(reach_out, number, "paid")
-    ctx.compensate(refund, number)
+    ctx.with_options(retry=patience).compensate(refund, number)
     left, _, right = await asyncio.gather(
         ctx.run_mutation(step, number, "left"), refused(ctx, number), ctx.run_action(reach_out, number, "right")
     )

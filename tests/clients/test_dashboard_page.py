@@ -76,8 +76,8 @@ async def test_a_person_signs_in_looks_and_acts(database_url: str) -> None:
             await check(page)
         acts = [(one.act, one.outcome) for one in await test.engine.store.audit.list(10)]
         assert acts[::-1] == [
-            ("Work: limit", "mail is limited to 7 jobs at once."),
-            ("Work: pause", "mail is paused. Running jobs continue."),
+            ("Jobs: limit", "mail is limited to 7 jobs at once."),
+            ("Jobs: pause", "mail is paused. Running jobs continue."),
             ("Job: retry", "It is retried."),
             ("Job: cancel", "Asked for it to be canceled."),
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -128,6 +129,24 @@ async def test_search(database_url: str, tmp_path: Path) -> None:
         await expect(found).to_have_text(["another river"])
 
 
+async def test_vectors(database_url: str, tmp_path: Path) -> None:
+    foods = {"hot beans with rice": "mexican", "snails in butter": "french", "hot rice with butter": "indian"}
+    async with demo("vectors", database_url, tmp_path) as one:
+        for count, (food, cuisine) in enumerate(foods.items(), 1):
+            await one.ada.get_by_label("Cuisine", exact=True).select_option(cuisine)
+            await enter(one.ada, food, "Food")
+            await expect(one.bob.get_by_label("Foods").locator("li")).to_have_count(count)
+        found = one.bob.get_by_label("Found").locator("li")
+        for _ in range(2):
+            await enter(one.bob, "hot rice with beans", "Search")
+            await expect(found).to_have_text(["hot beans with rice", "hot rice with butter", "snails in butter"])
+            await one.restart()
+            await one.bob.reload()
+        await one.bob.get_by_label("this cuisine only").check()
+        await enter(one.bob, "hot rice with beans", "Search")
+        await expect(found).to_have_text(["snails in butter"])
+
+
 async def test_pages(database_url: str, tmp_path: Path) -> None:
     async with demo("pages", database_url, tmp_path) as one:
         for number in range(7):
@@ -180,10 +199,7 @@ async def test_pictures(database_url: str, tmp_path: Path, name: str) -> None:
     async with demo(name, database_url, tmp_path / "files") as one:
         await enter(one.ada, "look")
         for number, page in enumerate((one.bob, one.ada), 1):
-            await page.get_by_label("Picture").set_input_files(
-                {"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE}
-            )
-            await page.get_by_role("button", name="Send picture").click()
+            await send_picture(page)
             await see_pictures(one.ada, number)
             await see_pictures(one.bob, number)
         await one.restart()
@@ -192,6 +208,29 @@ async def test_pictures(database_url: str, tmp_path: Path, name: str) -> None:
         answer = await one.bob.request.get(urljoin(one.server.url, url))
         assert (await answer.body(), answer.headers["content-type"]) == (PICTURE, "image/gif")
         await expect(messages(one.bob)).to_have_text(["look", "", ""])
+
+
+async def test_system(database_url: str, tmp_path: Path) -> None:
+    async with demo("system", database_url, tmp_path) as one:
+        scheduled, files = one.bob.get_by_label("Scheduled"), one.bob.get_by_label("Files")
+        for text in ("/delay 3600 late", "/delay 3601 later"):
+            await enter(one.ada, text)
+            await expect(scheduled).to_contain_text(text.split()[-1])
+        await one.restart()
+        await one.bob.reload()
+        await expect(scheduled.locator("li")).to_have_count(2)
+        await scheduled.locator("li", has_text="later").get_by_role("button").click()
+        await expect(one.ada.get_by_label("Scheduled").locator("li")).to_have_text([re.compile(": late at ")])
+        await enter(one.ada, "/delay 0 now")
+        await expect(messages(one.bob)).to_have_text(["now"])
+        await send_picture(one.ada)
+        await expect(files.locator("li")).to_contain_text([f": {len(PICTURE)} bytes of image/gif"])
+        await until(lambda: files.get_by_role("img").evaluate(DRAWN))
+
+
+async def send_picture(page: Page) -> None:
+    await page.get_by_label("Picture").set_input_files({"name": "dot.gif", "mimeType": "image/gif", "buffer": PICTURE})
+    await page.get_by_role("button", name="Send picture").click()
 
 
 async def see_pictures(page: Page, count: int) -> str:

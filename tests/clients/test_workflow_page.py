@@ -1,16 +1,17 @@
-"""The page of the documentation of workflows: a browser starts a run, sees it move, and sends it an event."""
+"""Workflows in Chromium: the page of the docs starts a run and tells it an event; the dashboard retries one."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import subprocess
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import browser, quiet_page
+from stage.chromium import axe, browser, check, quiet_page
 from stage.clients import CHAT, COMPILERS, node_modules
 from stage.identities import provider
 from stage.needs import program
@@ -22,7 +23,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from penstock import OIDC, asgi_app
+from penstock import OIDC, ActionCtx, App, WorkflowCtx, asgi_app
 from penstock.codegen.description import describe
 from penstock.codegen.typescript import typescript_files
 from penstock.testing import TestApp, TestClock
@@ -48,6 +49,21 @@ _SETTINGS = {
     },
     "include": ["report.tsx"],
 }  # fmt: skip
+
+
+errands = App()
+failing = ["bad"]
+
+
+@errands.internal_action
+async def fetch(ctx: ActionCtx, what: str) -> None:
+    if failing:
+        raise ValueError(what)
+
+
+@errands.workflow
+async def errand(ctx: WorkflowCtx, what: str) -> None:
+    await ctx.run_action(fetch, what)
 
 
 @pytest.fixture
@@ -108,3 +124,33 @@ async def test_a_person_starts_a_run_and_approves_it(database_url: str, app: Any
                     return await ada.get_by_role("heading", name="All about tea.").is_visible()
 
                 await until(is_published)
+
+
+async def test_a_person_retries_and_forks_a_run(database_url: str) -> None:
+    async with (
+        TestApp(errands, database_url, dev=True) as test,
+        listening(asgi_app(errands, backend=test, dashboard=True)) as server,
+        browser() as opened,
+        quiet_page(opened) as page,
+    ):
+        await page.context.add_init_script(path=axe())
+        failing[:] = ["bad"]
+        run = await test.scheduler.run_after(timedelta(0), errand, "ada")
+        await test.run_until_idle(raise_errors=False)
+        await page.goto(f"{server.replace('127.0.0.1', 'localhost')}/dashboard/workflows/{run}")
+        await page.get_by_text("Go on from a step").click()
+        await check(page)
+        await page.get_by_role("button", name="Retry from the last failed step").click()
+        await expect(page.get_by_role("heading", name=f"Go on with {run} from an earlier step?")).to_be_visible()
+        await check(page)
+        failing.clear()
+        await page.get_by_role("button", name="Yes, do it").click()
+        await expect(page.get_by_text("It goes on.")).to_be_visible()
+        await test.run_until_idle()
+        await expect(page.get_by_role("region", name="State").get_by_text("success")).to_be_visible()
+        await page.get_by_text("Go on from a step").click()
+        await page.get_by_role("form", name="Fork from a step").get_by_label("Step").fill("1")
+        await page.get_by_role("button", name="Fork").click()
+        await page.get_by_role("button", name="Yes, do it").click()
+        await expect(page.get_by_text(f"This run begins with the history of {run}.")).to_be_visible()
+        assert not page.url.endswith(run)

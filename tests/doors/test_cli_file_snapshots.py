@@ -6,6 +6,10 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import zipfile
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,13 +21,29 @@ from doors.cli_fixtures import Console
 from doors.test_cli_snapshots import convex_id, document
 from pydantic import Field
 from stage.examples import LONG
-from stage.files import bytes_in, empty, keys_of, sweep
+from stage.files import bucket, bytes_in, empty, keys_of, sweep
 from stage.stories import tell_in
 
 from penstock import App, File, Id, Table
 from penstock.testing import TestApp
 
 MIB = 1024 * 1024
+KILLED = """
+import os, signal, sys
+from penstock.cli.main import main
+from penstock.observe import points
+
+left = int(os.environ["DIES_AT"])
+
+async def die(**_):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+points.arm("file.stored", die)
+main()
+"""
 STORAGE, PICTURES = 9, 10_001
 PICTURE, LEGACY = convex_id(STORAGE, 1), "1f0c2b5e-7a86-4c55-9f3e-0d6d3f1f8a11"
 TEXT, TEXT_LEGACY = convex_id(STORAGE, 2), "2f0c2b5e-7a86-4c55-9f3e-0d6d3f1f8a11"
@@ -198,6 +218,21 @@ def test_files_of_convex_move_in_with_their_ids_and_urls(moving: Console, databa
     tell(moving, database_url, look)
 
 
+def test_files_come_into_a_bucket_and_go_on_from_there(
+    moving: Console, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = [file_document(PICTURE, b"\x89PNG" * 3_000_000), DOCUMENTS[1]]
+    write_zip(moving.folder / "snapshot.zip", large, {f"{PICTURE}.png": b"\x89PNG" * 3_000_000, TEXT: b"hello"})
+    with bucket() as url:
+        monkeypatch.setenv("PENSTOCK_FILES", url)
+        moving.ok("import", "convex", "snapshot.zip")
+        moving.ok("export", "-o", "all.zip")
+        assert sorted(bytes_in(url).values()) == [5, 12_000_000]
+    content = content_of(moving.folder / "all.zip")
+    files = {name: found for name, found in content.items() if name.startswith("_files/file_")}
+    assert sorted(map(len, files.values())) == [5, 12_000_000]
+
+
 def test_what_does_not_fit_is_named_and_nothing_is_imported(moving: Console, database_url: str) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"size": 3}, "its bytes are not all in the snapshot"),
@@ -239,6 +274,29 @@ def test_an_import_of_damaged_bytes_stops_before_the_rows_and_goes_on_later(movi
     tell(moving, database_url, lambda test: test.run_mutation(write, delete_all))
     told = moving("import", "damaged.zip", "--append")
     assert "Bad CRC-32" in told.err, told.err
+
+
+@pytest.mark.both_stores
+def test_an_import_that_was_killed_goes_on(moving: Console, database_url: str) -> None:
+    tell(moving, database_url, fill)
+    moving.ok("export", "-o", "all.zip")
+    before = content_of(moving.folder / "all.zip")
+    tell(moving, database_url, lambda test: test.run_mutation(write, delete_all))
+    tell(moving, database_url, sweep)
+    kept = before["_files/documents.jsonl"].splitlines()
+    for step in (0, 1):
+        environment = {"PYTHONPATH": os.pathsep.join(sys.path), "DIES_AT": str(step)}
+        told = subprocess.run(
+            [sys.executable, "-c", KILLED, "import", "all.zip", "--append"],
+            env=os.environ | environment, cwd=moving.folder, check=False,
+        )  # fmt: skip
+        assert told.returncode == -signal.SIGKILL
+    (there,) = tell(moving, database_url, lambda test: test.storage.list())
+    assert there.id == json.loads(kept[0])["_id"], "the second file has bytes, and no row"
+    done = moving.ok("import", "all.zip", "--append", "--json").json["tables"]
+    assert [(one["rows"], one["present"]) for one in done] == [(1, 1), (0, 1)]
+    moving.ok("export", "-o", "again.zip")
+    assert content_of(moving.folder / "again.zip") == before
 
 
 async def delete_all(ctx: Any) -> None:

@@ -36,6 +36,15 @@ async def flow(ctx: WorkflowCtx, what: str) -> str:
     return ""
 
 
+mended: list[str] = []
+
+
+@app.workflow
+async def fails(ctx: WorkflowCtx, who: str) -> None:
+    await ctx.run_action(call, "good", "")
+    await ctx.run_action(call, "good" if mended else "bad", "")
+
+
 async def test_a_run_is_a_waterfall(database_url: str) -> None:
     async with TestApp(app, database_url, dev=True) as backend:
         run = await backend.scheduler.run_after(timedelta(0), flow, HOSTILE)
@@ -61,3 +70,40 @@ async def test_a_run_is_a_waterfall(database_url: str) -> None:
             assert (await http.get(f"/dashboard/jobs/{run}")).text.count(f"/dashboard/workflows/{run}") == 1
             other = await backend.scheduler.run_after(timedelta(1), call, "good", "x")
             assert (await http.get(f"/dashboard/workflows/{other}")).status_code == 404
+
+
+async def test_a_run_is_retried_and_forked_from_a_step(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as backend:
+        run = await backend.scheduler.run_after(timedelta(0), fails, "ada")
+        await backend.run_until_idle(raise_errors=False)
+        transport = httpx.ASGITransport(asgi_app(app, backend=backend, dashboard=True), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            place = f"/dashboard/workflows/{run}"
+
+            async def act(**form: str) -> httpx.Response:
+                return await http.post(place, data=form, headers={"origin": "http://localhost"})
+
+            assert "Retry from the last failed step" in (await http.get(place)).text
+            asked = (await act(act="retry")).text
+            assert f"Go on with {run} from an earlier step?" in asked
+            assert "2: action test_dashboard_workflows:call" in asked
+            assert HOSTILE not in asked
+            for wrong in ("99", "0", "x", ""):
+                answer = await act(act="fork", step=wrong)
+                assert answer.status_code >= 400 or "has no step" in answer.text, answer.text
+            answer = await act(act="fork", step="2", sure="yes")
+            assert answer.status_code == 303
+            place, forked = answer.headers["location"], answer.headers["location"].rpartition("/")[2]
+            assert forked != run
+            assert run in (await http.get(place)).text, "it says from which run it was forked"
+            await backend.run_until_idle(raise_errors=False)
+            assert "Retry from the last failed step" in (await http.get(place)).text
+            mended.append("ada")
+            assert (await act(act="retry", sure="yes")).status_code == 303
+            assert "Deleted records: 1." in (await http.get(place)).text
+            await backend.run_until_idle()
+            page = (await http.get(place)).text
+            assert "Retry from the last failed step" not in page
+            assert 'aria-label="Fork from a step"' in page
+            assert 'aria-label="Retry from a step"' not in page
+            mended.clear()

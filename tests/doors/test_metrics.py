@@ -12,13 +12,14 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from stage.feed import ENTRIES, entry, write
 
-from penstock import ActionCtx, App, MutationCtx, WorkId, WorkResult, asgi_app
+from penstock import ActionCtx, App, MutationCtx, WorkflowCtx, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
 from penstock.observe.meters import METERS
 from penstock.testing import TestApp, TestClock, gate
 
 app = OPENED = App()
 sms = app.workpool("sms", max_parallelism=4)
+errand_done = app.event("errand_done", type(None))
 quiet = app.workpool("quiet", max_parallelism=2, log_level="error")
 
 TOKEN = {"authorization": "Bearer let-me-in"}
@@ -51,6 +52,19 @@ def samples(text: str) -> dict[str, float]:
 
 def labels(given: dict[str, str]) -> str:
     return ",".join(f"{name}={value}" for name, value in sorted(given.items()))
+
+
+@app.internal_action
+async def fetch(ctx: ActionCtx, what: str) -> None:
+    if what == "wrong":
+        raise ValueError(what)
+
+
+@app.workflow
+async def errand(ctx: WorkflowCtx, what: str) -> None:
+    await ctx.run_action(fetch, what)
+    await ctx.wait_for(errand_done)
+    await ctx.run_action(fetch, what)
 
 
 @asynccontextmanager
@@ -111,6 +125,34 @@ async def test_metrics_say_what_happened(database_url: str) -> None:
     }
     assert {name: found.get(name) for name in expected} == expected
     assert not [name for name in found if "penstock_max_parallelism{pool=default}" in name]
+
+
+async def test_runs_of_workflows_are_measured(database_url: str) -> None:
+    async with scraped(database_url, dev=True) as (backend, http):
+        runs = [await backend.scheduler.run_after(timedelta(0), errand, what) for what in ("a", "b", "c", "wrong")]
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        waiting = samples((await http.get("/metrics")).text)
+        await errand_done.broadcast(backend, runs, None)
+        await backend.scheduler.cancel(runs[2])
+        await backend.run_until_idle(raise_errors=False)
+        ended = samples((await http.get("/metrics")).text)
+    name = "workflow=test_metrics:errand"
+    assert {key: waiting.get(f"penstock_workflow_{key}") for key in (f"waiting{{{name}}}", f"running{{{name}}}")} == {
+        f"waiting{{{name}}}": 3,
+        f"running{{{name}}}": 0,
+    }
+    assert f"penstock_workflow_replay_seconds_count{{{name}}}" not in waiting
+    expected = {
+        f"penstock_workflow_started_total{{{name}}}": 4,
+        f"penstock_workflow_steps_total{{outcome=success,{name}}}": 5,
+        f"penstock_workflow_steps_total{{outcome=error,{name}}}": 1,
+        f"penstock_workflow_ended_total{{outcome=success,{name}}}": 2,
+        f"penstock_workflow_ended_total{{outcome=failed,{name}}}": 1,
+        f"penstock_workflow_ended_total{{outcome=canceled,{name}}}": 1,
+        f"penstock_workflow_replay_seconds_count{{{name}}}": 3,
+        f"penstock_workflow_waiting{{{name}}}": 0,
+    }
+    assert {key: ended.get(key) for key in expected} == expected
 
 
 async def test_how_the_change_feed_stands(database_url: str) -> None:

@@ -178,7 +178,7 @@ async def test_what_was_stored_is_there_when_it_is_opened_again(database_url: st
         await backend.scheduler.run_after(timedelta(hours=1), add, text="later")
     async with app.open(database_url, push_schema=False) as one, app.open(database_url) as two:
         assert [job.args for job in await one.jobs("pending")] == [{"text": "later"}]
-        assert await one.job_counts() == {"ready": 0, "scheduled": 1, "running": 0}
+        assert await one.job_counts() == {"ready": 0, "scheduled": 1, "retrying": 0, "running": 0}
         await asyncio.gather(*(backend.run_mutation(add, str(n)) for n in range(5) for backend in (one, two)))
         assert await one.run_query(count) == await two.run_query(count) == 11
     for call in (lambda: one.run_mutation(add, "x"), one.jobs):

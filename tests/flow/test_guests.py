@@ -332,3 +332,30 @@ def test_what_is_no_connection_is_told_what_there_is() -> None:
         for call in calls:
             with pytest.raises(ContextError, match=r"neither a ctx nor a backend, nor a connection.* psycopg, psyco"):
                 call(wrong)
+
+
+def test_an_event_reaches_the_run_of_a_key_within_the_transaction(kind: Kind, app_url: str) -> None:
+    """(WF72)"""
+    runs: list[JobId[str]] = []
+
+    async def story(visit: Visit) -> None:
+        connection, keyed = visit.connection, mail.with_options(key="ada")
+        await answer(visit.begin())
+        runs.append(await answer(keyed.enqueue(connection, greet_twice, "Ada")))
+        for name in ("Bob", "Eve"):
+            await answer(greeting.send(connection, (greet_twice, "ada"), Greeting(name)))
+        with pytest.raises(DataError, match="there is none"):
+            await answer(greeting.send(connection, (greet_twice, "eve"), Greeting("nobody")))
+        await answer(visit.commit())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    found: list[Any] = []
+
+    async def look_at(visit: Visit) -> None:
+        await answer(visit.begin())
+        found.extend(await answer(mail.status_batch(visit.connection, runs)))
+        await answer(visit.rollback())
+
+    tell(kind, app_url, look_at)
+    assert found == [Finished(Success("Bob 1, Eve 1"))]

@@ -195,7 +195,7 @@ async def test_floods_and_odd_lines_are_bounded_and_hide_no_error(
             with pytest.raises(ValueError, match="xxx"):
                 await backend.run_action(fail, how="plain")
         await backend.engine.write_logbook()
-        assert all(len(one.facts["error"]) <= 300 for one in await events(backend, level=1, event="function.ran"))
+        assert all(len(one.facts["error"]) <= 300 for one in await events(backend, level=1, event="function.failed"))
 
 
 async def test_many_names_are_written_in_turn_and_none_is_lost(sqlite_url: str) -> None:

@@ -8,10 +8,23 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 from stage.sockets import listening
 
-from penstock import App, DeclarationError, Id, Int64, MutationCtx, QueryCtx, Table, UsageError, ValueInvalid, asgi_app
+from penstock import (
+    App,
+    DeclarationError,
+    File,
+    Id,
+    Int64,
+    MutationCtx,
+    QueryCtx,
+    Table,
+    UsageError,
+    ValueInvalid,
+    asgi_app,
+)
 from penstock.codegen.description import describe
 from penstock.codegen.typescript import typescript_files
 from penstock.schema.table import definition_of
@@ -21,8 +34,11 @@ pytestmark = pytest.mark.both_stores
 
 
 class Letter(Table):
+    model_config = ConfigDict(alias_generator=to_camel)
+
     sender: str
     text: str
+    reply_to: str | None = None
     number: Int64 = 2**60
 
 
@@ -50,6 +66,17 @@ async def again(ctx: QueryCtx, letter: SignedLetter) -> SignedLetter:
     return letter
 
 
+class SentFile(File):
+    author: str
+
+
+@app.query
+async def files(ctx: QueryCtx, file: Id[File]) -> tuple[File, SentFile]:
+    known = await ctx.storage.get_metadata(file)
+    assert known is not None
+    return known, SentFile(**dict(known), author="ada")
+
+
 @app.mutation
 async def misuse(ctx: MutationCtx, how: str) -> None:
     (row,) = await ctx.db.query(Letter).collect()
@@ -66,21 +93,26 @@ async def misuse(ctx: MutationCtx, how: str) -> None:
         await ctx.db.replace(Letter, row.id, signed)
 
 
+async def call(test: TestApp, name: str, **args: Any) -> Any:
+    """The result of a query, as clients get it."""
+    async with listening(asgi_app(app, backend=test)) as url, httpx.AsyncClient(base_url=url) as http:
+        body = {"path": f"{__name__}:{name}", "args": args, "format": "json"}
+        return (await http.post("/api/query", json=body)).json()["value"]
+
+
 async def test_a_row_with_more_fields_leaves_as_a_row(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         letter = await test.run_mutation(write, "hello")
         (row,) = await test.run_query(letters)
         assert (type(row), row.id, row.text, row.name) == (SignedLetter, letter, "hello", "Ada")
         assert await test.run_query(again, row) == row
-        async with listening(asgi_app(app, backend=test)) as url, httpx.AsyncClient(base_url=url) as http:
-            path = f"{__name__}:letters"
-            answer = await http.post("/api/query", json={"path": path, "args": {}, "format": "json"})
-        assert answer.json()["value"] == [
+        assert await call(test, "letters") == [
             {
                 "_id": letter,
                 "_creationTime": row.creation_time.timestamp() * 1000,
                 "sender": "ada",
                 "text": "hello",
+                "replyTo": None,
                 "number": str(2**60),
                 "name": "Ada",
                 "size": str(2**60 + 1),
@@ -90,6 +122,17 @@ async def test_a_row_with_more_fields_leaves_as_a_row(database_url: str) -> None
             await test.run_mutation(misuse, how)
 
 
+async def test_a_file_leaves_as_a_row_too(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        stored = await test.storage.get_metadata(await test.storage.store(b"x"))
+        assert stored is not None
+        known, sent = await call(test, "files", file=stored.id)
+        assert (known["_id"], known["_creationTime"]) == (stored.id, stored.creation_time.timestamp() * 1000)
+        assert sent == known | {"author": "ada"}
+    (model,) = [text for name, text in typescript_files(describe([files])).items() if "dataModel" in name]
+    assert model.count('{ _id: Id<"_storage">; _creationTime: number; size: number;') == 2
+
+
 def test_it_is_no_table_of_the_app() -> None:
     assert [definition.name for definition in app.definitions()] == ["letter"]
 
@@ -97,7 +140,8 @@ def test_it_is_no_table_of_the_app() -> None:
 def test_clients_get_a_type_of_its_own() -> None:
     described = describe([letters], [definition_of(Letter)])
     (model,) = [text for name, text in typescript_files(described).items() if "dataModel" in name]
-    row = '_id: Id<"letter">; _creationTime: number; sender: string; text: string; number: bigint'
+    marks = '_id: Id<"letter">; _creationTime: number'
+    row = f"{marks}; sender: string; text: string; replyTo: string | null; number: bigint"
     assert f'export interface Rows {{\n  "letter": {{ {row} }};\n}}' in model
     assert f"export type SignedLetter = {{ {row}; name: string | null; size: bigint }};" in model
 

@@ -19,7 +19,20 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from stage.processes import run_example
 
-from penstock import ActionCtx, App, MutationCtx, QueryCtx, Retry, Table, TaskCtx, WorkId, WorkResult, asgi_app
+from penstock import (
+    ActionCtx,
+    App,
+    JobId,
+    MutationCtx,
+    QueryCtx,
+    Retry,
+    Table,
+    TaskCtx,
+    WorkflowCtx,
+    WorkId,
+    WorkResult,
+    asgi_app,
+)
 from penstock.calls.run.syncctx import SyncMutationCtx
 from penstock.observe.tracing import find_tracing
 from penstock.store.nouns.jobtext import options_of, options_text
@@ -340,3 +353,86 @@ async def test_a_call_over_http_goes_on_with_the_trace_and_the_baggage_of_its_ca
     assert first.parent is not None
     assert f"{first.parent.trace_id:032x}-{first.parent.span_id:016x}" == PARENT[3:-3]
     assert second.parent is None
+
+
+# ----- workflows
+
+answered = app.event("answered", str)
+
+
+@app.workflow
+async def ask(ctx: WorkflowCtx, text: str) -> str:
+    await ctx.run_action(send, text)
+    return await ctx.wait_for(answered)
+
+
+@app.workflow
+async def trip(ctx: WorkflowCtx) -> str:
+    await ctx.run_mutation(note)
+    await ctx.with_options(pool=sms).run_action(send, "pooled")
+    await ctx.sleep(timedelta(days=1))
+    return await ctx.run_workflow(ask, "child")
+
+
+@app.mutation
+async def begin(ctx: MutationCtx) -> JobId[str]:
+    return await ctx.scheduler.run_after(timedelta(0), trip)
+
+
+@app.mutation
+async def answer(ctx: MutationCtx, run: JobId) -> None:
+    await answered.send(ctx, run, "yes")
+
+
+async def test_a_run_of_a_workflow_is_one_tree_over_its_waits_and_its_workers(
+    database_url: str, spans: InMemorySpanExporter
+) -> None:
+    """(WF155)"""
+    async with TestApp(app, database_url) as backend, TestApp(app, database_url, clock=backend.clock) as other:
+        run = await backend.run_mutation(begin)
+        await backend.run_until_idle(advance=False)
+        await other.run_until_idle()
+        ((child, _),) = [(one.id, one) for one in await backend.jobs(None, 10) if one.function == ask.name]
+        await backend.run_mutation(answer, child)
+        await other.run_until_idle()
+        status = await backend.job(run)
+        assert status is not None
+        assert status.result == "yes"
+    drawn = tree(spans)
+    assert drawn[:2] == ["mutation test_tracing:begin", "  enqueue default"]
+    own = [line for line in drawn if not line.startswith("mutation test_tracing:answer")]
+    once = ("mutation test_tracing:note", "run sms", "action test_tracing:send", "query test_tracing:look")
+    assert [sum(line.strip() == one for line in own) for one in once] == [1, 1, 2, 2], (
+        "a replay makes no span of a step"
+    )
+    roots = {span.context.trace_id for span in spans.get_finished_spans() if span.context and span.parent is None}
+    assert len(roots) == 2, "that of the call that began it, and that of the call that sent the event"
+    activations = [one for one in named(spans, "run default") if (one.attributes or {})["messaging.message.id"] == run]
+    assert len(activations) >= 3
+    (sent,) = named(spans, "enqueue default")
+    assert {one.parent and one.parent.span_id for one in activations} == {sent.context and sent.context.span_id}
+    children = [one for one in named(spans, "run default") if (one.attributes or {})["messaging.message.id"] == child]
+    assert {one.parent and one.parent.span_id for one in children} <= {
+        one.context and one.context.span_id for one in activations
+    }
+
+
+async def test_a_run_that_no_trace_began_has_one_of_its_own(database_url: str, spans: InMemorySpanExporter) -> None:
+    async with TestApp(app, database_url) as backend:
+        with context_without_spans(backend):
+            run = await backend.scheduler.run_after(timedelta(0), trip)
+        await backend.run_until_idle()
+    found = [one for one in named(spans, "run default") if (one.attributes or {})["messaging.message.id"] == run]
+    assert len(found) >= 3
+    assert len({span.context.trace_id for span in spans.get_finished_spans() if span.context}) == 1
+
+
+@contextmanager
+def context_without_spans(backend: TestApp) -> Iterator[None]:
+    """Enqueue as plain SQL does, without a trace."""
+    journal = backend.engine.journal
+    tracing, journal.tracing = journal.tracing, None
+    try:
+        yield
+    finally:
+        journal.tracing = tracing

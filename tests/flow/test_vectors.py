@@ -340,6 +340,29 @@ async def test_the_index_finds_the_nearest_rows_however_many_its_filters_leave(
     assert scans >= 10, "the index was asked"
 
 
+async def test_columns_of_other_programs_may_have_json_or_arrays(postgres_url: str) -> None:
+    class Kept(Table, source="kept", key="number", managed=False):
+        number: int
+        embedding: list[float] | None = None
+
+        by_meaning = VectorIndex("embedding", dimensions=3)
+
+    kept = App(tables=[Kept])
+    _, read, _ = tell_in(kept)
+    for kind, value in (("jsonb", "[1,2,3]"), ("json", "[1,2,3]"), ("real[]", "{1,2,3}")):
+        created = f"create table kept (number integer primary key, embedding {kind})"
+        await run_sql(postgres_url, "drop table if exists kept, posts", created)
+        await run_sql(postgres_url, f"insert into kept values (2, '{value}'), (1, null)")
+        async with opened(postgres_url, kept) as test:
+            nearest = lambda ctx: ctx.vector_search(Kept.by_meaning, [1.0, 2.0, 3.0])  # noqa: E731
+            for _ in range(3):
+                test.clock.advance(SECOND)
+                await test.indexer.tick()
+            assert await test.run_query(read, nearest) == [("2", 1.0)], kind
+            await run_sql(postgres_url, f"insert into kept values (3, '{value}')")
+            assert await test.run_query(read, nearest) == [("2", 1.0), ("3", 1.0)], kind
+
+
 async def test_plain_writers_need_no_extension(postgres_url: str) -> None:
     async with opened(postgres_url) as test:
         await insert(test, [1, 0, 0, 0])

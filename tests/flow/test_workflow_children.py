@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,10 @@ from stage.flows import run_with_crashes
 
 from penstock import App, JobId, JobStatus
 from penstock.calls.workflows.context import WorkflowCtx
+from penstock.errors import DatabaseUnavailable
+from penstock.store.nouns.workflows import Write
 from penstock.testing import TestApp
+from penstock.workflows.record import Record
 
 pytestmark = pytest.mark.both_stores
 
@@ -130,6 +133,36 @@ async def test_the_result_of_a_child_is_kept_for_its_parent_however_long(databas
         await told.send(backend, run, "now")
         await backend.run_until_idle(advance=False)
         assert (await status_of(backend, run)).result == "kept"
+
+
+@pytest.mark.parametrize("how", ["at once", "has ended", "late"])
+async def test_a_child_begins_once_though_the_answer_of_its_commit_is_lost(database_url: str, how: str) -> None:
+    """(WF28, WF94)"""
+    async with TestApp(app, database_url) as backend, TestApp(app, database_url, clock=backend.clock) as other:
+        store, left = backend.engine.store.workflows, 1
+        write, find = store.write, store.find
+
+        async def lose(run: Any, lease: int, given: Write, now: datetime) -> None:
+            nonlocal left
+            await write(run, lease, given, now)
+            if given.jobs and left:
+                left = 0
+                if how == "has ended":
+                    await other.run_until_idle(advance=False)
+                raise DatabaseUnavailable("The connection was lost.", uncertain=True)
+
+        async def find_late(run: Any, number: int) -> Record | None:
+            patches.setattr(store, "find", find)
+            return None
+
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(store, "write", lose)
+            if how == "late":  # the commit is not to be seen yet
+                patches.setattr(store, "find", find_late)
+            run = await backend.scheduler.run_after(NOW, stem, "plain")
+            await backend.run_until_idle()
+        assert (await status_of(backend, run)).result == "plain", await status_of(backend, run)
+        assert len([one for one in await backend.jobs() if one.function == leaf.name]) == 1
 
 
 @app.workflow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -221,3 +222,75 @@ async def test_events_of_runs_that_never_began_are_deleted(database_url: str) ->
             backend.clock.advance(DAY)
             await pruner.tick()
         assert await backend.engine.store.workflows.read_inbox(job_uuid(run)) == []
+
+
+# ----- addressed by workflow and key
+
+
+first, second = app.workpool("first"), app.workpool("second")
+
+
+@app.internal_mutation
+async def begin_and_tell(ctx: MutationCtx, key: str, yes: list[bool]) -> JobId:
+    run = await first.with_options(key=key, on_duplicate="return").enqueue(ctx, ask, len(yes))
+    for number, one in enumerate(yes):
+        await answered.send(ctx, run if number else (ask, key), Answer(yes=one))
+    return run
+
+
+@app.internal_mutation
+async def tell_key(ctx: MutationCtx, key: str, *, fails: bool = False) -> None:
+    await answered.send(ctx, (ask, key), Answer(yes=True), key="once")
+    if fails:
+        raise ValueError(key)
+
+
+@app.internal_mutation
+async def begin_in_vain(ctx: MutationCtx) -> None:
+    with suppress(ValueError):
+        await ctx.run_mutation(begin_and_fail)
+    await answered.send(ctx, (ask, "vain"), Answer(yes=True))
+
+
+@app.internal_mutation
+async def begin_and_fail(ctx: MutationCtx) -> None:
+    await first.with_options(key="vain").enqueue(ctx, ask, 1)
+    raise ValueError("undone")
+
+
+async def test_an_event_is_addressed_by_workflow_and_key(database_url: str) -> None:
+    """(WF72)"""
+    async with TestApp(app, database_url) as backend:
+        run = await first.with_options(key="ada").enqueue(backend, ask, 2)
+        other = await first.with_options(key="bob").enqueue(backend, ask, 1)
+        with pytest.raises(ValueError, match="ada"):
+            await backend.run_mutation(tell_key, "ada", fails=True)
+        for _ in range(2):
+            await backend.run_mutation(tell_key, "ada")  # before it waits; the second one has the key of the first
+        await backend.run_until_idle(advance=False)
+        await answered.send(backend, (ask, "ada"), Answer(yes=False))
+        assert await result(backend, run) == [True, False]
+        status = await backend.job(other)
+        assert status is not None
+        assert status.result is None
+        for key in ("ada", "eve", ""):
+            with pytest.raises(DataError, match="there is none, or it has ended"):
+                await backend.run_mutation(tell_key, key)
+        again = await first.with_options(key="ada").enqueue(backend, ask, 1)
+        await backend.run_mutation(tell_key, "ada")
+        assert await result(backend, again) == [True], "a new run with the key of an old one"
+        await second.with_options(key="bob").enqueue(backend, ask, 1)
+        with pytest.raises(DataError, match="Several runs"):
+            await backend.run_mutation(tell_key, "bob")
+        for wrong in ((ask, 1), (ask,), ("ask", "bob"), (tell_all, "bob"), (ask, "\0")):
+            with pytest.raises(ValueInvalid, match="no address"):
+                await answered.send(backend, wrong, Answer(yes=True))  # type: ignore[arg-type]
+
+
+async def test_a_mutation_begins_a_run_with_a_key_and_sends_it_events_at_once(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        run = await backend.run_mutation(begin_and_tell, "ada", [True, False])
+        assert await backend.run_mutation(begin_and_tell, "ada", [False]) == run, "the key has that run already"
+        assert await result(backend, run) == [True, False]
+        with pytest.raises(DataError, match="there is none"):
+            await backend.run_mutation(begin_in_vain)

@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from penstock import ActionCtx, App, JobId, MutationCtx, Retry, Table, UnawaitedCall, ValueInvalid, WorkflowCtx, sync
+from penstock import (
+    ActionCtx,
+    App,
+    DataError,
+    JobId,
+    MutationCtx,
+    Retry,
+    Table,
+    UnawaitedCall,
+    ValueInvalid,
+    WorkflowCtx,
+    sync,
+)
 from penstock.operations import workflows
 from penstock.operations.operation import Operation
 from penstock.operations.workflows import EventUnknown, Run, RunUnknown
@@ -34,6 +46,7 @@ class Card(BaseModel):
 
 card_added = app.event("card_added", Card)
 failing: list[str] = []
+pool = app.workpool("orders")
 
 
 @app.internal_mutation
@@ -218,7 +231,7 @@ async def test_changed_code_does_not_fit(database_url: str, body: Any, said: str
         replay(changed(body), history)
 
 
-def release(*, patched: bool) -> App:
+def release(*, patched: bool, activate: bool = True) -> App:
     """A release of a program: with a change of a workflow, or before it."""
     made = App()
 
@@ -229,7 +242,7 @@ def release(*, patched: bool) -> App:
     @made.workflow(name="release:flow")
     async def flow(ctx: WorkflowCtx) -> None:
         await ctx.run_mutation(write, "first")
-        if patched and ctx.patched("second"):
+        if patched and ctx.patched("second", activate=activate):
             await ctx.run_mutation(write, "second")
         await ctx.run_mutation(write, "middle")
         await ctx.sleep(timedelta(days=1))
@@ -261,6 +274,35 @@ async def test_patches_tell_when_an_old_branch_may_go(database_url: str) -> None
             assert await seen(new) == [("second", "release:flow", 1, 0)]
             await new.run_until_idle()
             assert await seen(new) == [("second", "release:flow", 0, 0)]
+
+
+async def test_workers_that_know_a_change_go_on_with_marked_runs_before_they_mark_any(database_url: str) -> None:
+    """(WF133)"""
+    known, active = release(patched=True, activate=False), release(patched=True)
+
+    async def begin(backend: TestApp) -> JobId:
+        flow: Any = backend.app.registry.find("release:flow")
+        run = await backend.scheduler.run_after(NOW, flow)
+        await backend.run_until_idle(advance=False)
+        return run
+
+    async def notes(backend: TestApp, run: JobId) -> list[str]:
+        found: Run = await see(backend, workflows.show, run=run)
+        assert found.doing == "success"
+        return [one.args["text"] for one in found.steps if one.kind == "mutation" and isinstance(one.args, dict)]
+
+    async with TestApp(known, database_url) as first:
+        unmarked = await begin(first)
+        async with TestApp(active, database_url, clock=first.clock) as second:
+            marked = await begin(second)
+            first.clock.advance(timedelta(days=1))
+            await first.run_until_idle(advance=False)  # goes on with both
+            assert await notes(first, unmarked) == ["first", "middle", "third"]
+            assert await notes(first, marked) == ["first", "second", "middle", "third"]
+            again = await begin(first)
+            first.clock.advance(timedelta(days=1))
+            await second.run_until_idle(advance=False)
+            assert await notes(second, again) == ["first", "middle", "third"], "it had passed the place without"
 
 
 async def test_the_doctor_tells_runs_that_stand_still(database_url: str) -> None:
@@ -297,3 +339,18 @@ async def test_the_doctor_tells_runs_that_stand_still(database_url: str) -> None
             new.clock.advance(timedelta(days=31))
             unheard = ("run-unheard", f"workflow {listen.name}")
             assert await seen(new) == [("run-parked", "workflow release:flow"), unheard]
+
+
+async def test_an_event_is_sent_by_workflow_and_key(database_url: str) -> None:
+    async with TestApp(app, database_url) as backend:
+        run = await pool.with_options(key="ada").enqueue(backend, order, "ada")
+        card = json.dumps({"name": "Ada", "number": "4242"})
+        for name in ("order#ada", f"{order.name}#ada"):
+            await see(backend, workflows.send, run=name, event="card_added", payload=card)
+        found: Run = await see(backend, workflows.show, run=run)
+        assert found.events == ["card_added", "card_added"]
+        with pytest.raises(DataError, match="there is none"):
+            await see(backend, workflows.send, run="order#bob", event="card_added", payload=card)
+        for unknown in ("nothing#ada", "note#ada", "#ada"):
+            with pytest.raises(RunUnknown):
+                await see(backend, workflows.send, run=unknown, event="card_added", payload=card)

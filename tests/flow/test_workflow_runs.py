@@ -493,10 +493,13 @@ async def gather_much(ctx: WorkflowCtx) -> int:
     return -1
 
 
-async def test_a_history_has_a_largest_size(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The step beyond it is refused, each time that the body comes to it, and the body can catch that."""
+async def test_a_history_has_a_largest_size(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The step beyond it is refused, each time that the body comes to it. The body can catch that. (WF147, WF148)"""
     monkeypatch.setattr(bodies, "MOST_BYTES", 1000)
     async with TestApp(app, database_url) as backend:
         run = await backend.scheduler.run_after(NOW, gather_much)
         await run_with_crashes(backend, [3, 3])
         assert (await status_of(backend, run)).result == 4, await status_of(backend, run)
+        assert caplog.text.count("workflow.long") == 1

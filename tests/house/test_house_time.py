@@ -37,7 +37,7 @@ _PURPOSES = {
         "api/guests": {"_Home.set_clock"},
         "api/identity/keys": {"KeySet._age", "KeySet._begin", "KeySet._fetch"},
         "api/identity/tokens": {"Tokens._verify_key"},
-        "calls/run/signing": {"Signing.read"},
+        "calls/run/signing": {"Signing._is_fresh", "Signing.read"},
         "calls/run/snapshots": {"Snapshots._keep"},
         "services/live/live": {"LiveQueries._drop_kept", "LiveQueries._idle", "LiveQueries.enter", "LiveQueries.leave"},
         "services/live/reads": {"Reads.due", "Reads.note", "Reads.pause"},
@@ -64,7 +64,7 @@ _PURPOSES = {
     "people are told, or the clock is set": {
         "calls/handlers/mark_completed": {"_is_marked"},
         "calls/jobs/group": {"Groups._attempt"},
-        "calls/journal": {"Journal._call"},
+        "calls/journal": {"Journal._call", "Journal.replay"},
         "calls/run/renewals": {"Renewals._look_at_loop"},
         "migrations/running": {"Migrator._batch.work"},
         "services/live/live": {"LiveQueries._tick", "LiveQueries.report"},

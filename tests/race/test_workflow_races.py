@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from stage.effects import Effect, effects_in
+from stage.flows import EXPIRED, run_with_crashes
 from stage.storms import MACHINE
 
 from penstock import ActionCtx, App, JobId, MutationCtx
@@ -20,7 +21,7 @@ from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import Conflict, DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
 from penstock.observe import points
-from penstock.testing import TestApp, TestClock, gate
+from penstock.testing import TestApp, TestClock, gate, raising
 
 pytestmark = pytest.mark.both_stores
 
@@ -228,17 +229,20 @@ async def pay_or_refuse(ctx: WorkflowCtx, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("end", ["commits", "conflicts", "loses the answer"])
 async def test_a_mutation_that_commits_as_its_call_is_canceled_is_compensated(
-    postgres_url: str, way: str, *, commits: bool
+    postgres_url: str, way: str, end: str
 ) -> None:
     """The call returns, and the cancel comes at its next await; or now, if it does not commit after all. (WF115)
 
     On SQLite nothing is stored while a mutation writes, so this cannot be staged there.
     """
-    stages.append(stage := Stage(commits=commits))
+    stages.append(stage := Stage(commits=end != "conflicts"))
     points.arm("commit.before", stage.commit)
-    async with TestApp(app, postgres_url) as backend:
+    lost = DatabaseUnavailable("The connection was lost.", uncertain=True)
+    times = 2 if end == "loses the answer" else 0
+    async with TestApp(app, postgres_url) as backend, AsyncExitStack() as stack:
+        stack.enter_context(raising("commit.after", lost, times=times, when=writes))
         run = await backend.scheduler.run_after(NOW, pay_or_refuse, way)
         with gate("workflow.recorded", most=1, when=lambda records, **_: "as asked" in str(records)) as failed:
             work = asyncio.ensure_future(backend.run_until_idle(raise_errors=False))
@@ -253,7 +257,38 @@ async def test_a_mutation_that_commits_as_its_call_is_canceled_is_compensated(
         status = await backend.job(run)
         assert status is not None
         assert (status.state.value, "as asked" in str(status.traceback)) == ("failed", True)
-        assert await backend.run_query(effects) == (["paid", "paid back"] if commits else [])
+        assert await backend.run_query(effects) == ([] if end == "conflicts" else ["paid", "paid back"])
+
+
+@app.workflow
+async def pay_beside_a_failure(ctx: WorkflowCtx, label: str) -> None:
+    async def pay_one(number: int) -> None:
+        for part in range(number):
+            await ctx.run_mutation(do, f"{label} {number}.{part}")
+            ctx.compensate(do, f"back {label} {number}.{part}")
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(5):
+            group.create_task(pay_one(number))
+        for _ in range(2):
+            group.create_task(ctx.run_action(fail))
+
+
+async def test_each_mutation_beside_a_failure_is_compensated_if_it_committed(database_url: str) -> None:
+    """Whatever commits as the group cancels its branches, at whichever moment the worker dies. (WF84, WF115, WF116)"""
+    async with TestApp(app, database_url) as backend:
+        for at in range(25):
+            run = await backend.scheduler.run_after(NOW, pay_beside_a_failure, f"{at}")
+            moments = await run_with_crashes(backend, [at] if at else [])
+            backend.clock.advance(EXPIRED)  # the dead worker may have claimed it in its last moment
+            await backend.run_until_idle(raise_errors=False)
+            status = await backend.job(run)
+            assert status is not None
+            assert (status.state.value, "as asked" in str(status.traceback)) == ("failed", True)
+            done = [one.partition(f"{at} ") for one in await backend.run_query(effects) if f"{at} " in one]
+            paid = [part for back, _, part in done if not back]
+            assert sorted(part for back, _, part in done if back) == sorted(set(paid)), (at, moments, done)
+            assert len(set(paid)) == len(paid)
 
 
 async def test_an_event_in_time_wins_though_its_run_waits_in_memory_and_was_not_told(database_url: str) -> None:

@@ -26,6 +26,7 @@ _KEYS = {
     "AWS_SECRET_ACCESS_KEY": "nothing",
     "AWS_REGION": "us-east-1",
     "AWS_ALLOW_HTTP": "true",
+    "AWS_TIMEOUT": "300s",  # the server takes long to put a gigabyte together
 }
 _numbers = itertools.count()
 _FILE_ROWS = "select key from penstock.stored_file order by key"

@@ -64,3 +64,11 @@ export function Picture({ send }) {
     </form>
   );
 }
+
+// Send a file to an upload URL; its id.
+export async function upload(url, file) {
+  const answer = await fetch(url, { method: "POST", headers: { "Content-Type": file.type }, body: file });
+  const said = await answer.json();
+  if (!answer.ok) throw new Error(said.message);
+  return said.storageId;
+}

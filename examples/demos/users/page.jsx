@@ -6,12 +6,20 @@ import { Chat, Line, server, show } from "../page/chat.jsx";
 // What the library of a provider does: it remembers who has signed in, and fetches tokens.
 const Session = createContext();
 
+async function fetchToken(name) {
+  for (;;) {
+    try {
+      const answer = await fetch(`${server}/token`, { method: "POST", body: name });
+      return answer.ok ? await answer.text() : null;
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, 500)); // the server is away
+    }
+  }
+}
+
 function useSession() {
   const [name, setName] = useContext(Session);
-  const fetchAccessToken = useCallback(async () => {
-    const answer = await fetch(`${server}/token`, { method: "POST", body: name });
-    return answer.ok ? await answer.text() : null;
-  }, [name]);
+  const fetchAccessToken = useCallback(() => fetchToken(name), [name]);
   return { isLoading: false, isAuthenticated: Boolean(name), fetchAccessToken, name, setName };
 }
 

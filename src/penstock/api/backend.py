@@ -145,7 +145,7 @@ class CallerBackend:
         return list(map(self.job_calls.mask, found))
 
     async def job_counts(self) -> Mapping[str, int]:
-        """How many jobs are ready, scheduled, running, and in each finished state."""
+        """How many jobs are ready, scheduled, retrying, running, and in each finished state."""
         store, now = self.engine.store, self.engine.clock.now()
         return await self.job_calls.read(lambda session: store.jobs.count(session, now))
 

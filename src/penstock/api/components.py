@@ -22,7 +22,8 @@ from penstock.functions.function import AnyFunction
 from penstock.functions.httpaction import HttpAction, place_of
 from penstock.functions.registry import Registry
 from penstock.pools.rates import RateLimit
-from penstock.schema.table import Table, TableDefinition, twin_of
+from penstock.schema.table import Table, TableDefinition
+from penstock.schema.twins import twin_of
 
 TABLES = "__"  # between the name of a component and the names of its tables
 

@@ -115,6 +115,7 @@ class _Transaction:
         self.wakes = False
         self.committed: list[Callable[[], None]] = []
         self.cancels: Sequence[UUID] = ()
+        self.keyed: list[NewJob] = []
         self.fetch = inside.fetch
         self.execute = inside.execute
         self.execute_many = inside.execute_many
@@ -129,6 +130,9 @@ class _Transaction:
 
     async def find_runs(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
         return await self.store.workflows.find_unfinished(runs, most, self)
+
+    async def find_keyed_runs(self, function: str, key: str) -> set[UUID]:
+        return {*await self.store.workflows.find_keyed(function, key, self)}
 
     async def cancel_all(self, where: JobFilter) -> int:
         return await self.store.jobs.request_cancel_all(self, where, self.now)

@@ -29,7 +29,7 @@ from penstock.observe.logs import event as log_event
 from penstock.observe.logs import is_enabled
 from penstock.observe.meters import Meters
 from penstock.observe.timing import CallStats, Spent, bucket_of, current_run, run
-from penstock.observe.tracing import Tracing, row_of
+from penstock.observe.tracing import Tracing, row_of, trace_of_run
 from penstock.outbox.message import TOPIC
 from penstock.outbox.outbox import Outbox
 from penstock.pools.pool import PoolDefinition
@@ -53,6 +53,7 @@ class Journal:
         self.tracing: Tracing | None = None  # None if the program has not set up OpenTelemetry
         self.tasks: Mapping[int, str] = {}  # the names of reactive tasks, by their numbers
         self.tables: Mapping[str, str] = {}  # the tables of reactive tasks, by the names of their functions
+        self.workflows: frozenset[str] = frozenset()  # the names of workflows
         self.tallies: dict[str, Tally] = {}  # attempts since the last report, for each pool with reports
         self._talkative: frozenset[str] = frozenset()
         self._running: Mapping[str, int] = {}  # jobs of this process, by pool
@@ -177,16 +178,17 @@ class Journal:
             self.meters.add("penstock_attempts_failed", job.pool)
 
     def note_failure(self, job: Job, settlement: Settlement) -> None:
-        """An attempt has failed, and its end is stored."""
-        task, mark = job.options.task, settlement.mark
-        ending = settlement.ending
+        """An attempt has failed, and its end is stored. The last one is an error, with its traceback."""
+        task, mark, ending = job.options.task, settlement.mark, settlement.ending
+        is_last = settlement.state is not JobState.PENDING
         ended_at, error = (
             (settlement.finished_at, settlement.error) if ending is None else (ending.finished_at, ending.error)
         )
         of_task: dict[str, Any] = {} if task is None or mark is None else {"task": self._task(task), "key": mark.key}
         log_event(
             "job.failed",
-            logging.WARNING,
+            logging.ERROR if is_last else logging.WARNING,
+            exc_info=settlement.cause if is_last else None,
             job=job_id(job.id),
             function=job.function,
             **of_task,
@@ -244,10 +246,30 @@ class Journal:
         task = job.options.task
         if status != "retrying":
             meters.add("penstock_jobs_completed", job.pool, status)
+            if job.function in self.workflows:
+                meters.add("penstock_workflow_ended", job.function, status)
             if task is not None:
                 meters.add("penstock_task_runs", self._task(task), status)
         elif task is not None:
             meters.add("penstock_task_retries", self._task(task))
+
+    def note_run_start(self, workflow: str) -> None:
+        """A run of a workflow begins."""
+        if self.meters is not None:
+            self.meters.add("penstock_workflow_started", workflow)
+
+    @contextmanager
+    def replay(self, workflow: str) -> Iterator[None]:
+        """The time in which a run of a workflow repeats its records, for a block."""
+        begun = profile_timer()
+        yield
+        if self.meters is not None:
+            self.meters.observe("penstock_workflow_replay_seconds", profile_timer() - begun, workflow)
+
+    def note_step(self, workflow: str, *, failed: bool) -> None:
+        """A run of a workflow has learned the outcome of a step."""
+        if self.meters is not None:
+            self.meters.add("penstock_workflow_steps", workflow, "error" if failed else "success")
 
     def _task(self, number: int) -> str:
         """The name of a reactive task; its number if this program does not declare it."""
@@ -381,6 +403,8 @@ class Journal:
         trace, task, row = job.options.trace, job.options.task, None
         if not carries:  # of a batch whose jobs have different baggage
             trace = " ".join((trace or "").split(" ")[:2]) or None
+        if trace is None and job.function in self.workflows:  # plain SQL or a cron has started it
+            trace = trace_of_run(job.id)
         if task is not None and job.function in self.tables:
             row = row_of(self.tables[job.function], read_values(mark_of(task, job.args).key))
         return tracing.work(trace, job_id(job.id), job.pool, job.function, job.attempt, row)

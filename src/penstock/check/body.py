@@ -499,7 +499,7 @@ class _Reader:
             )
             return Pending(node, f"{of.name}.{name}") if is_async and name in words.POOL else None
         if isinstance(of, Ctx) and name == "with_options":
-            return of
+            return replace(of, options=node)
         ctx = of if isinstance(of, Ctx) else of.ctx if isinstance(of, Word) else None
         awaited = words.CTX_CALLS if isinstance(of, Ctx) else words.AWAITED.get(getattr(of, "name", ""), set())
         return Pending(node) if ctx is not None and not ctx.is_sync and name in awaited else None

@@ -51,6 +51,7 @@ class Ctx:
 
     kind: Kind
     is_sync: bool
+    options: ast.Call | None = None  # the call of ``with_options`` that made it, which has all of them
 
 
 @dataclass(eq=False, slots=True)

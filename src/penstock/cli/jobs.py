@@ -86,7 +86,7 @@ def _row(job: JobStatus) -> tuple[str, ...]:
     arguments = ", ".join(f"{name}={value!r}" for name, value in job.args.items())
     last = first_line(job.error or arguments)
     shown = last if len(last) <= _SHOWN else f"{last[:_SHOWN]}…"
-    return (job.id, job.function, job.state.value, str(job.attempt), job.pool, readable_time(job.run_at), shown)
+    return (job.id, job.function, job.stage, str(job.attempt), job.pool, readable_time(job.run_at), shown)
 
 
 def _show_attempt(attempt: Attempt, what: str, trace: str | None) -> None:

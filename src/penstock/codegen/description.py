@@ -29,6 +29,7 @@ from penstock.wire.integers import is_int64
 Schema = dict[str, Any]
 TYPES = "#/components/schemas/"  # where OpenAPI keeps them
 _STORAGE = "_storage"  # as Convex names the table of files
+_CREATION_TIME = {"type": "number", "description": "Milliseconds since 1970."}
 SAME = ("number", "boolean", "null", "string")  # types that JSON Schema and JavaScript call alike
 
 
@@ -137,7 +138,7 @@ def _as_on_the_wire(schema: Schema) -> Schema:
     if schema.pop("x-managed"):
         for name in SYSTEM_COLUMNS:
             del fields[name]
-        marks["_creationTime"] = {"type": "number", "description": "Milliseconds since 1970."}
+        marks["_creationTime"] = _CREATION_TIME
     required = [*marks, *(name for name in schema.get("required", ()) if name in fields)]
     return {**schema, "properties": marks | fields, "required": required}
 
@@ -164,6 +165,8 @@ class _Schemas(GenerateJsonSchema):
             found |= {"x-rows-of": name, "x-managed": declared.managed, "x-key-columns": len(declared.key)}
             if rows_of is cls:
                 found["x-table"] = name
+        elif issubclass(cls, File) and self.mode == "serialization":
+            found["properties"]["_creationTime"] = _CREATION_TIME
         elif issubclass(cls, Page | PaginationOptions):
             found["x-pages"] = "page" if issubclass(cls, Page) else "options"
             found.pop("description", None)  # it has Python's names

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -24,7 +25,7 @@ from penstock.app import Backend
 from penstock.dashboard.activity import Activity
 from penstock.dashboard.live import Fragments, Live
 from penstock.dashboard.mask import mask
-from penstock.dashboard.page import Act, Answer, Page, Role, View
+from penstock.dashboard.page import Act, Answer, Elsewhere, Page, Role, View
 from penstock.dashboard.pages.every import PAGES
 from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, finish_sign_in, is_own, set_cookie, start_sign_in, throttle
@@ -48,6 +49,9 @@ _HEADERS = {
 }
 _SAID, _SAID_SECONDS = "penstock_said", 20
 _LONGEST_FORM = 64 * 1024
+_MENU = [
+    (group, [*pages]) for group, pages in groupby((one for one in PAGES if one.above is None), lambda one: one.group)
+]
 
 
 def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
@@ -171,7 +175,11 @@ class Dashboard:
 
             events = live.events(key, render, holds, watch, page.every)
             return EventStream(events, self._opening)
-        values = {**frame, **await page.load(view), "said": unquote(request.cookies.get(_SAID, ""))}
+        try:
+            loaded = await page.load(view)
+        except Elsewhere as error:
+            return RedirectResponse(frame["base"] + error.path, 303)
+        values = {**frame, **loaded, "said": unquote(request.cookies.get(_SAID, ""))}
         response = HTMLResponse(self._pages.render(page.template, values))
         if values["said"]:
             response.delete_cookie(_SAID, path=_base(request) or "/")
@@ -247,7 +255,7 @@ class Dashboard:
         return {
             "base": _base(request),
             "page": page,
-            "menu": [one for one in PAGES if one.above is None],
+            "menu": _MENU,
             "title": page.title,
             "who": session.who,
             "may_operate": session.role >= Role.operate,
@@ -276,14 +284,17 @@ def _inside(where: str) -> str:
 
 
 async def _form(request: Request) -> Mapping[str, str]:
-    """The words of a form. Files are not taken."""
+    """The words of a form; of check boxes with one name the values, with spaces between. Files are not taken."""
     body = b""
     async for piece in request.stream():
         body += piece
         if len(body) > _LONGEST_FORM:
             raise Refused(413, "TooLarge", "The form is too large.")
     with suppress(ValueError):
-        return dict(parse_qsl(body.decode(), keep_blank_values=True))
+        words: dict[str, str] = {}
+        for name, text in parse_qsl(body.decode(), keep_blank_values=True):
+            words[name] = f"{words[name]} {text}" if name in words else text
+        return words
     raise Refused(400, "BadRequest", "The form cannot be read.")
 
 

@@ -101,6 +101,14 @@ class View:
         return int(text)
 
 
+class Elsewhere(Exception):
+    """Sends the reader to another page, by its path below the dashboard."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer of an act, other than a line above its own page.
@@ -208,6 +216,7 @@ class Page:
         above: The path of the page from which it is reached; None if it is in the menu itself.
         watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
         every: The least seconds between two runs of `load` for its viewers.
+        group: The part of the menu that it is in.
     """
 
     path: str
@@ -218,3 +227,4 @@ class Page:
     above: str | None = None
     watch: Callable[[View], Watch[Any] | None] | None = None
     every: float = 0.0
+    group: str = ""

@@ -50,6 +50,7 @@ class File(BaseModel):
     """
 
     __id_prefix__: ClassVar[str] = FILE_PREFIX
+    __marks__: ClassVar = (("id",), True)  # it leaves as a row does, with `_id`, and `_creationTime` in milliseconds
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     id: Annotated[Id[File], Field(alias="_id")]

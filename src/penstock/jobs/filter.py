@@ -9,10 +9,9 @@ from typing import Any
 from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.jobs.job import JobStatus
-from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.jobs.states import CANCELABLE, FINISHED, RETRIABLE, STAGES, JobState
 from penstock.values import check_text
 
-_STATES = tuple(state.value for state in JobState)
 _ENDED = tuple(state.value for state in JobState if state in FINISHED)
 MOST_LISTED = 10_000
 _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
@@ -25,7 +24,8 @@ class JobFilter:
     Args:
         pool: Name of their pool; ``"default"`` for those of the scheduler.
         function: Name of their function.
-        state: Pending, running, completing, success, failed, canceled or skipped.
+        state: Pending, running, completing, success, failed, canceled or skipped; or the stage of a pending job: ready,
+            scheduled or retrying.
         name: Their name: the option `name`, or else the name of their function.
         key: The `key` they were enqueued with.
         concurrency_key: The `concurrency_key` they were enqueued with.
@@ -62,8 +62,8 @@ class JobFilter:
             value = getattr(self, word)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
                 raise ValueInvalid(f"{word} takes an aware datetime, not {value!r}.", fix="Attach a time zone.")
-        if self.state not in {None, *_STATES}:
-            raise ValueInvalid(f"There is no state {self.state!r}.", fix=f"They are {', '.join(_STATES)}.")
+        if self.state not in {None, *STAGES}:
+            raise ValueInvalid(f"There is no state {self.state!r}.", fix=f"They are {', '.join(STAGES)}.")
 
     def meets_new(self, job: JobStatus) -> bool:
         """Whether a job meets this filter that its transaction has not stored yet: it is pending, and has no error."""
@@ -71,13 +71,13 @@ class JobFilter:
         equal = (
             (asked.pool, job.pool),
             (asked.function, job.function),
-            (asked.state, job.state.value),
             (asked.name, options.name or job.function),
             (asked.key, options.key),
             (asked.concurrency_key, options.concurrency_key),
         )
         return (
             all(wanted is None or wanted == found for wanted, found in equal)
+            and asked.state in {None, job.state.value, job.stage}
             and asked.error is asked.on_complete_error is None
             and (asked.since is None or asked.since <= job.enqueued_at)
             and (asked.before is None or job.enqueued_at < asked.before)
@@ -111,6 +111,6 @@ def recallable(where: JobFilter) -> JobFilter:
 def cancelable(where: JobFilter) -> JobFilter:
     if where.on_complete_error is not None:
         raise ValueInvalid("Jobs whose on_complete has failed have ended.", fix="Leave out on_complete_error.")
-    if where.state not in {None, JobState.PENDING.value, JobState.RUNNING.value}:
+    if where.state not in {None, *CANCELABLE}:
         raise ValueInvalid(f"Jobs in state {where.state!r} cannot be canceled.", fix="Name pending or running.")
     return where

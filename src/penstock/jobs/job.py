@@ -226,6 +226,7 @@ class Outcome:
     delay: timedelta = timedelta(0)  # for snoozed: the wait
     form: str | None = None  # for raised: its error as a run of a workflow that waits for the job reads it
     blocks_key: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
+    cause: BaseException | None = None  # for raised: the error itself, for the log
 
 
 @dataclass(slots=True)
@@ -252,6 +253,7 @@ class Settlement:
     keeps_rank: bool = False  # whether it starts before newer jobs when its time has come
     run: str | None = None  # the run of a workflow that waits for its end, if this is it
     form: str | None = None  # its error as that run reads it
+    cause: BaseException | None = None  # its error itself, for the log
 
     @property
     def is_plain(self) -> bool:
@@ -285,6 +287,7 @@ class JobStatus:
         progress: Its progress, if it runs and has reported any.
         on_complete_attempts: Calls of its on_complete that raised or were lost, the last ones of many, in order.
         published: The state that it has published last, if it is a run of a workflow.
+        stage: Its state; of a pending job ``ready``, ``scheduled`` or ``retrying``, which has failed and starts later.
     """
 
     id: JobId
@@ -308,6 +311,7 @@ class JobStatus:
     progress: Progress | None = None
     on_complete_attempts: tuple[Attempt, ...] = ()
     published: Any = None
+    stage: str = JobState.PENDING.value
 
 
 JobStatuses: TypeAlias = list[JobStatus]  # for classes with a method named list
@@ -327,6 +331,7 @@ def status_of_new(job: NewJob, now: datetime, decrypt: Callable[[str], str]) -> 
         priority=job.priority,
         options=job.options.with_context(decrypt),
         on_complete=job.on_complete,
+        stage="ready" if job.run_at <= now else "scheduled",
     )
 
 

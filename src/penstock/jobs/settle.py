@@ -60,6 +60,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         blocks_key=task is not None and (event in _BLOCK_KEY or outcome.blocks_key),
         run=job.options.run if state in FINISHED else None,
         form=outcome.form,
+        cause=outcome.cause,
     )
     if state is not JobState.COMPLETING:
         return settled

@@ -61,6 +61,9 @@ MOVES: dict[tuple[JobState, JobEvent], JobState] = {
     (C, JobEvent.RETRIED): P,
 }
 
+# The words of filters: states, and stages of a pending job, which starts now, later, or later as it has failed.
+STAGES = tuple(dict.fromkeys(["pending", "ready", "scheduled", "retrying", *(state.value for state in JobState)]))
+CANCELABLE = ("pending", "ready", "scheduled", "retrying", "running")
 FINISHED = frozenset({S, F, C, K})
 RETRIABLE = frozenset({F, C})
 FAILED_ATTEMPT = frozenset({JobEvent.RAISED, JobEvent.EXHAUSTED, JobEvent.LOST, JobEvent.ABANDONED})

@@ -62,6 +62,7 @@ class Logbook:
         self._clock = clock
         self._ids = count(SystemClock().seed())
         self._numbers = defaultdict[str, dict[str, float]](dict)
+        self._slowest = dict[str, tuple[float, Callable[[], LogEvent]]]()  # runs, by function, with their seconds
         # Runs, plain events and warnings are apart, so that no flood of one hides the others.
         # Most of a flood are dropped before they are written, so events are made when they are taken.
         self._events = [deque[Callable[[], LogEvent]](maxlen=_MOST_EVENTS) for _ in range(3)]
@@ -71,7 +72,7 @@ class Logbook:
         found[part] = found.get(part, 0) + number
 
     def ran(self, spent: Spent, seconds: float, error: BaseException | None) -> None:
-        """Count a run of a function, and keep it if it is one of the first since the last time."""
+        """Count a run of a function, and keep it if it is one of the first since the last time, or the slowest."""
         outcome = "success" if error is None else "error" if isinstance(error, Exception) else "canceled"
         found, bucket = self._numbers[f"function {spent.function}"], bucket_of(seconds)
         found[outcome] = runs = found.get(outcome, 0) + 1
@@ -83,12 +84,24 @@ class Logbook:
                     found[step] = found.get(step, 0) + took
         if outcome == "error" and not isinstance(error, _NO_FAULT):
             self.add(f"function {spent.function}", "fault")
-        if runs <= _RUNS_OF_ONE:
-            facts: dict[str, Any] = {step: getattr(spent, step) for step in STEPS}
-            told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
-            facts |= {"outcome": outcome, "error": told, "all": seconds}
-            number, at, words = next(self._ids), self._clock.now(), f" {spent.function} "
-            self._queue(RAN).append(partial(_make, number, at, RAN, "function.ran", spent.function, words, facts))
+        is_slowest = spent.function not in self._slowest or seconds > self._slowest[spent.function][0]
+        if runs <= _RUNS_OF_ONE or is_slowest:
+            run = self._run_of(spent, seconds, outcome, error)
+            if runs <= _RUNS_OF_ONE:
+                self._queue(RAN).append(partial(run, "function.failed" if outcome == "error" else "function.ran"))
+            if is_slowest:
+                self._slowest[spent.function] = seconds, partial(run, "function.slow")
+
+    def _run_of(
+        self, spent: Spent, seconds: float, outcome: str, error: BaseException | None
+    ) -> Callable[[str], LogEvent]:
+        """Read the facts of a run; the result makes its event, of a name."""
+        told = "" if error is None else error_text(error)[:_LONGEST_ERROR]
+        facts = {step: getattr(spent, step) for step in STEPS} | {"outcome": outcome, "error": told, "all": seconds}
+        if (part := current_part()) is not None:
+            facts |= {"job": next(iter(part.jobs), None), "trace": trace_id(part.trace) if part.leads else None}
+        at, words = self._clock.now(), f" {spent.function} "
+        return lambda name: _make(next(self._ids), at, RAN, name, spent.function, words, facts)
 
     def log(
         self, name: str, level: int, facts: Mapping[str, Any], error: BaseException | None, jobs: Sequence[str] = ()
@@ -114,7 +127,11 @@ class Logbook:
     def take(self) -> tuple[Numbers, list[LogEvent]]:
         """The lines to be written now. Numbers of names beyond a bound wait for the next time."""
         numbers = {name: self._numbers.pop(name) for name in [*islice(self._numbers, _MOST_NAMES)]}
-        return numbers, [queue.popleft()() for queue in self._events for _ in range(len(queue))]
+        slowest = [self._slowest.pop(name)[1] for name in [*islice(self._slowest, _MOST_NAMES)]]
+        return numbers, [
+            *(make() for make in slowest),
+            *(queue.popleft()() for queue in self._events for _ in range(len(queue))),
+        ]
 
     def put_back(self, numbers: Numbers, events: Sequence[LogEvent]) -> None:
         """Keep what could not be written for the next time: numbers, and events for which there is room."""

@@ -84,6 +84,20 @@ METERS = {
         "gauge", ("task",), "Unix time of the last check of all rows; absent before the first."
     ),
     "penstock_task_paused": Meter("gauge", ("task",), "Whether the task is paused: 1 or 0."),
+    "penstock_workflow_started": Meter("counter", ("workflow",), "Runs of workflows that began in this process."),
+    "penstock_workflow_ended": Meter(
+        "counter", ("workflow", "outcome"), "Runs that ended in this process as success, failed or canceled."
+    ),
+    "penstock_workflow_steps": Meter(
+        "counter", ("workflow", "outcome"), "Steps whose outcome runs learned in this process, as success or error."
+    ),
+    "penstock_workflow_replay_seconds": Meter(
+        "histogram", ("workflow",), "Time in which a run that goes on repeated its records."
+    ),
+    "penstock_workflow_running": Meter("gauge", ("workflow",), "Runs that are active, in all processes."),
+    "penstock_workflow_waiting": Meter(
+        "gauge", ("workflow",), "Runs that wait or are parked; at most 100,000 scheduled jobs are looked at."
+    ),
     "penstock_outbox_delivered": Meter("counter", ("outbox",), "Messages that this process delivered."),
     "penstock_outbox_failed": Meter("counter", ("outbox",), "Delivery attempts that failed in this process."),
     "penstock_outbox_messages": Meter(

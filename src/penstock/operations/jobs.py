@@ -14,7 +14,7 @@ from penstock.app import Backend
 from penstock.errors import DataError, ResultInvalid, UsageError, ValueInvalid
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, Options, job_id, job_uuid
-from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.jobs.states import CANCELABLE, FINISHED, RETRIABLE, STAGES, JobState
 from penstock.observe.readable import amount
 from penstock.operations.moments import read_moment
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals, ask_of
@@ -23,7 +23,6 @@ from penstock.values import decode_json
 from penstock.wire.outgoing import Format, encode_result
 
 noun = Noun("jobs")
-_STATES = tuple(state.value for state in JobState)
 _ENDED = tuple(state.value for state in JobState if state in FINISHED)
 _NOT_RUN_AGAIN = [state for state in _ENDED if JobState(state) not in RETRIABLE]
 _NONE = "There are no such jobs."
@@ -54,7 +53,7 @@ _ON_COMPLETE_ERROR = Parameter(
     "Only jobs whose on_complete failed for good with this text; '' for any.",
     metavar="TEXT",
 )
-FILTER = tuple(one.name for one in (*_filter(_STATES), _ON_COMPLETE_ERROR))
+FILTER = tuple(one.name for one in (*_filter(STAGES), _ON_COMPLETE_ERROR))
 
 
 class PoolUnknown(DataError):
@@ -130,7 +129,7 @@ _JOB_UNKNOWN: Refusals = {JobUnknown: Refusal(404, "JobNotFound")}
 
 
 @noun.lists(
-    *_filter(_STATES),
+    *_filter(STAGES),
     _ON_COMPLETE_ERROR,
     _LIMIT,
     answers=lambda found: {"counts": found[0], "jobs": [sayable(job) for job in found[1]]},
@@ -276,7 +275,7 @@ def _describe_cancel(found: Mapping[str, Any]) -> Any:
 
 @noun.changes(
     _JOBS,
-    *_filter(("pending", "running")),
+    *_filter(CANCELABLE),
     asks=_ask_to_cancel,
     tells=_tell_of_cancel,
     answers=_describe_cancel,

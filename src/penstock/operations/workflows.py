@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.app import Backend
+from penstock.calls.workflows.events import Address
 from penstock.calls.workflows.manage import end_now, look_back, retry_from
 from penstock.calls.workflows.manage import fork as begin_fork
 from penstock.dataclass import dataclass
 from penstock.errors import DataError, ValueInvalid
+from penstock.functions.function import WorkflowFunction
 from penstock.functions.signature import encoder_of
 from penstock.jobs.filter import JobFilter
 from penstock.jobs.job import JobId, JobStatus, job_uuid
@@ -158,7 +160,7 @@ async def patches(backend: Backend, _given: Given) -> dict[str, Any]:
     refusals={**_REFUSALS, DataError: Refusal(409, "RunEnded")},
 )
 async def send(backend: Backend, given: Given) -> dict[str, Any]:
-    """Send EVENT to RUN, which receives it when it waits for it."""
+    """Send EVENT to RUN, which receives it when it waits for it; WORKFLOW#KEY is the run that has this key."""
     event = backend.app.events.get(given["event"])
     if event is None:
         known = ", ".join(sorted(backend.app.events)) or "none"
@@ -167,8 +169,19 @@ async def send(backend: Backend, given: Given) -> dict[str, Any]:
         payload = event.decode(given.get("payload") or "null")
     except ValueError as error:
         raise ValueInvalid(f"The payload of {event.name} is not what its type says: {error}") from error
-    await event.send(backend, JobId(given["run"]), payload, key=given.get("key"))
+    await event.send(backend, _address_of(backend, given["run"]), payload, key=given.get("key"))
     return {"run": given["run"], "event": event.name, "sent": True}
+
+
+def _address_of(backend: Backend, run: str) -> Address:
+    """Read the address of a run: its id, or its workflow and its key."""
+    name, mark, key = run.partition("#")
+    if not mark:
+        return JobId(run)
+    function = backend.app.registry.find(backend.app.registry.full_name(name))
+    if not isinstance(function, WorkflowFunction):
+        raise RunUnknown(f"The program has no workflow {name!r}.")
+    return function, key
 
 
 @noun.changes(

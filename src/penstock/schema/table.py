@@ -427,20 +427,6 @@ def _complete(table: type[Table]) -> None:
             ) from None
 
 
-def twin_of(table: type[Table], prefix: str) -> type[Table]:
-    """Declare a table like another, in which a component keeps its rows; these are of the other's class.
-
-    Args:
-        table: The other table, which penstock manages.
-        prefix: The beginning of the twin's SQL name.
-    """
-    rows, name = table.__row_type__ or table, prefix + table.__declared__.sql_name
-    names = {"__module__": table.__module__, "__qualname__": f"{name}.{rows.__name__}", "__row_type__": rows}
-    metaclass: Any = type(rows)
-    twin: type[Table] = metaclass(rows.__name__, (rows,), names, name=name, live=table.__declared__.live)
-    return twin
-
-
 def _declare(
     cls: type[Table], name: str | None, source: str | None, key: str | Sequence[str] | None, managed: bool, live: bool
 ) -> _Declared:

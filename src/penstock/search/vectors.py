@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from math import hypot, inf
 from operator import mul
 from typing import Any, Generic, TypeVar
@@ -73,14 +74,15 @@ def unit_vector(where: str, vector: Sequence[float], dimensions: int) -> tuple[f
         ValueInvalid: It has another length than `dimensions`, NaN or an infinity, or only zeros, or is no vector.
     """
     given: Any = vector
-    if isinstance(given, str | bytes) or not all(type(one) in {float, int} for one in given):
-        raise ValueInvalid(f"{where}: a vector is a list of floats.", fix="Pass vector.tolist() of an array of numpy.")
-    if len(vector) != dimensions:
+    is_list = isinstance(given, list | tuple)
+    if is_list and len(vector) != dimensions:
         raise ValueInvalid(
             f"{where}: this vector has {len(vector)} dimensions, and its index {dimensions}.",
             fix="Use the embedding model that the index is declared for, or declare its dimensions.",
             convex="VectorDimensionsMismatch",
         )
+    if not is_list or not all(type(one) in {float, int} for one in vector):
+        raise ValueInvalid(f"{where}: a vector is a list of floats.", fix="Pass vector.tolist() of an array of numpy.")
     length = _length(vector)
     if not length < inf:
         raise ValueInvalid(f"{where}: this vector has NaN, an infinity, or a number that is too large.")
@@ -98,9 +100,9 @@ def read_vector(stored: Any, dimensions: int) -> tuple[float, ...] | None:
     A row without such a vector is in no index.
     """
     try:
-        values = [float(one) for one in (from_json(stored) if isinstance(stored, str | bytes) else stored)]
-        return unit_vector("", values, dimensions)
-    except (TypeError, ValueError, OverflowError, ValueInvalid):
+        values = from_json(stored) if isinstance(stored, str | bytes) else stored
+        return unit_vector("", [float(one) if isinstance(one, Decimal) else one for one in values], dimensions)
+    except (TypeError, ValueError, ValueInvalid):
         return None
 
 

@@ -69,7 +69,7 @@ async def _gauges(backend: Backend) -> dict[str, dict[Labels, float]]:
     gauges = meters.read_gauges() if meters is not None else {}
     try:
         async with asyncio.timeout(_SECONDS):
-            return gauges | await _read(backend)
+            return gauges | await _read(backend) | await _read_workflows(backend)
     except (TryAgain, TimeoutError):
         return gauges | {"penstock_database_up": {(): 0.0}}
 
@@ -111,6 +111,14 @@ async def _read(backend: Backend) -> dict[str, dict[Labels, float]]:
         "penstock_outbox_parked": {(one.name,): one.parked for one in outboxes},
         "penstock_outbox_paused": {(one.name,): float(one.paused) for one in outboxes},
     }
+
+
+async def _read_workflows(backend: Backend) -> dict[str, dict[Labels, float]]:
+    names = backend.app.registry.workflows
+    active = await backend.engine.store.workflows.count_active(names, _MOST) if names else []
+    runs = {(one.function, one.waits): one.number for one in active}
+    kinds = {"penstock_workflow_running": False, "penstock_workflow_waiting": True}
+    return {gauge: {(name,): runs.get((name, waits), 0) for name in names} for gauge, waits in kinds.items()}
 
 
 def _since(moment: datetime | None, now: datetime) -> float:

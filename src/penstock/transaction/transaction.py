@@ -58,8 +58,8 @@ class Transaction:
     __slots__ = (
         "_bytes_scheduled", "_bytes_written", "_config", "_random", "_rows_read", "_rows_written", "_savepoints",
         "_seed", "again", "ask", "assumes", "bytes_read", "caller", "cancels", "clock", "committed", "facts", "failure",
-        "given_ends", "jobs", "now", "owes_bytes", "page_ends", "read_set", "rows", "rules", "session", "shared",
-        "spelled", "statements", "store", "wakes", "writes", "wrote",
+        "given_ends", "jobs", "keyed", "now", "owes_bytes", "page_ends", "read_set", "rows", "rules", "session",
+        "shared", "spelled", "statements", "store", "wakes", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,7 @@ class Transaction:
         self.given_ends: Sequence[str] = ()  # where the pages end that it reads, in the order of calls: its journal
         self.page_ends: list[str] = []  # where those ended that it has read; empty for one that failed
         self.jobs: list[NewJob] = []
+        self.keyed: list[NewJob] = []  # jobs with keys, which are stored already
         self.cancels: list[UUID] = []
         # rows known in this transaction, by table and key, as the store holds them; None where there is none
         self.rows: dict[tuple[type[Table], Any], Row | None] = {}
@@ -318,7 +319,12 @@ class Transaction:
     async def find_runs(self, runs: Sequence[UUID], most: int) -> Mapping[UUID, bool]:
         """Find which of these runs have not ended, new ones included, and whether they have so many unread events."""
         found = await self.remembering(self.store.workflows.find_unfinished(runs, most))
-        return {job.id: False for job in self.jobs} | found
+        return {job.id: False for job in (*self.jobs, *self.keyed)} | found
+
+    async def find_keyed_runs(self, function: str, key: str) -> set[UUID]:
+        """Find the unfinished runs of a workflow that have a key, those of this transaction too."""
+        found = await self.remembering(self.store.workflows.find_keyed(function, key))
+        return {*found, *(job.id for job in self.keyed if (job.function, job.options.key) == (function, key))}
 
     async def cancel_all(self, where: JobFilter) -> int:
         """Request now, in this transaction, that matching jobs be canceled; how many have not ended."""
@@ -351,13 +357,14 @@ class Transaction:
         """A sub-transaction: its changes are undone if the block raises, and part of this transaction if not."""
         self._savepoints += 1
         name = f"branch_{self._savepoints}"
-        jobs, cancels, told = len(self.jobs), len(self.cancels), len(self.committed)
+        jobs, cancels, told, keyed = len(self.jobs), len(self.cancels), len(self.committed), len(self.keyed)
         await self.remembering(self.session.savepoint(name))
         try:
             yield
             await self.remembering(self.session.release(name))
         except BaseException:
             del self.jobs[jobs:]
+            del self.keyed[keyed:]
             del self.cancels[cancels:]
             del self.committed[told:]
             await self._undo(name)

@@ -118,9 +118,7 @@ class _Search:
         definition, condition = self.statements.definition, None if self.rule is None else self.rule.condition
         needed = {} if condition is None else ex.fields(condition)
         # A condition needs no vector, which is most of a row.
-        whole = self.rule is not None and (
-            condition is None or any(definition.column(one).order_obstacle for one in needed)
-        )
+        whole = self.rule is not None and (condition is None or any(map(self._is_opaque, needed)))
         names = [*definition.positions] if whole else [*dict.fromkeys((*self.allowed, *needed))]
         loaded = await self._load(keys, names)
         self.scope.transaction.count_read(len(loaded), sum(total_bytes(row.values()) for row in loaded.values()))
@@ -198,17 +196,14 @@ def _check(
             convex="IncorrectVectorFilterField",
         )
     unit = unit_vector(f"{definition.name}.{index.name}", vector, index.dimensions)
-    allowed = tuple(
-        (name, tuple(filter_value(definition, name, one) for one in _several(filters[name])))
-        for name in index.filters
-        if name in filters
-    )
-    if sum(len(values) for _, values in allowed) > MAX_VALUES:
+    asked = {name: _several(filters[name]) for name in index.filters if name in filters}
+    if sum(map(len, asked.values())) > MAX_VALUES:
         raise ValueInvalid(
             f"A search in index {definition.name}.{index.name} asks for more than {MAX_VALUES} values.",
             convex="TooManyElementsInVectorQueryError",
         )
-    return TableVectors(definition, index), unit, allowed
+    allowed = [(name, tuple(filter_value(definition, name, one) for one in values)) for name, values in asked.items()]
+    return TableVectors(definition, index), unit, tuple(allowed)
 
 
 def _several(value: Any) -> Sequence[Any]:

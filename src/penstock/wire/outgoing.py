@@ -348,7 +348,7 @@ def shape_of(cls: type[Any]) -> Shape:
         return Shape(dict(zip(names, names, strict=True)))
     schema, definitions = _unwrap(adapter.core_schema)
     declared = getattr(cls, "__declared__", None)  # of a row's table; the rows of other programs have no creation time
-    key, timed = ((), False) if declared is None else (declared.key, declared.managed)
+    key, timed = getattr(cls, "__marks__", ((), False)) if declared is None else (declared.key, declared.managed)
     if schema.get("root_model") and not _is_special(schema["schema"], definitions) and "serialization" not in schema:
         return Shape({}, adapter=adapter, root=True, large=marker(schema["schema"], definitions.values()))
     inner = _inner(schema)

@@ -36,8 +36,8 @@ class History:
 
     def is_passed(self, place: int) -> bool:
         """Whether the run did all that its body does after the delivery of a place: it learned more, or slept."""
-        begun = self.beginning
-        return place < self.last_place or (begun is not None and begun.digest == str(place))
+        noted = (self._records.get(BEGINNING), self._records.get(-place))
+        return place < self.last_place or any(one is not None and one.digest == str(place) for one in noted)
 
     @property
     def open_jobs(self) -> list[UUID]:

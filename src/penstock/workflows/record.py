@@ -35,6 +35,7 @@ class RecordKind(enum.Enum):
 
 
 IS_CALL = frozenset(RecordKind) - {RecordKind.BEGIN, RecordKind.TIMER, RecordKind.CANCEL}
+IS_STEP = IS_CALL - {RecordKind.EVENT, RecordKind.PATCH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Record:
         place: Its place in the order in which the body learned of it; None as long as it has not.
         at: When that was.
         function: The name of the function that was called, of the events, or of the patch.
-        digest: A digest of the arguments. Of the beginning: the place after which the run last slept.
+        digest: A digest of the arguments. Of the beginning, and of a time that has come: the place after which the run
+            has slept.
         args: The arguments as JSON, to be shown: shortened, and without secrets.
         outcome: The result or the error, as `outcome` writes it; None if it is not known yet.
         attempts: Attempts at a step that have begun, if they are counted.

@@ -22,6 +22,7 @@ from penstock import (
     Retry,
     Success,
     WorkflowCtx,
+    signed_in,
 )
 
 app = App()
@@ -34,7 +35,7 @@ class Card:
 
 
 card_added = app.event("card_added", Card)
-called_off = app.event("called_off", str)
+called_off = app.event("called_off", str, access=signed_in)
 assert_type(card_added, Event[Card])
 
 
@@ -62,7 +63,7 @@ async def child(ctx: WorkflowCtx, booking: Id[Booking]) -> list[str]:
     return []
 
 
-@app.workflow(name="orders")
+@app.workflow(access=signed_in, name="orders")
 async def order(ctx: WorkflowCtx, name: str) -> str:
     assert_type(await ctx.run_query(count), int)
     booking = await ctx.run_mutation(book, name, seats=2)
@@ -78,7 +79,7 @@ async def order(ctx: WorkflowCtx, name: str) -> str:
     assert_type(task.result(), float)
     assert_type(await ctx.wait_for(card_added, timeout=timedelta(days=2)), Card)
     assert_type(await ctx.wait_for(card_added, called_off), tuple[Event[Any], Any])
-    assert_type((ctx.now(), ctx.uuid(), ctx.id, ctx.patched("tax")), tuple[datetime, UUID, JobId, bool])
+    assert_type((ctx.now(), ctx.uuid(), ctx.id, ctx.patched("tax", activate=False)), tuple[datetime, UUID, JobId, bool])
     ctx.compensate(refund, booking)
     await ctx.sleep(timedelta(days=1))
     await ctx.sleep_until(ctx.now())
@@ -98,6 +99,8 @@ async def order(ctx: WorkflowCtx, name: str) -> str:
 @app.internal_mutation
 async def add_card(ctx: MutationCtx, run: JobId, number: str) -> None:
     await card_added.send(ctx, run, Card(number), key="card")
+    await card_added.send(ctx, (order, "ada"), Card(number))
+    await card_added.send(ctx, ("order", "ada"), Card(number))  # refused: arg-type
     await card_added.send(ctx, run, number)  # refused: call-overload
     card_added.send(ctx, run, Card(number))  # refused: unused-coroutine
     assert_type(await ctx.scheduler.run_after(timedelta(0), order, "Ada"), JobId[str])

@@ -4,7 +4,7 @@ from typing import Any, assert_type
 
 from samples.shop import Booking, Customer
 
-from penstock import App, Id, Page, QueryCtx, gte, sync
+from penstock import ActionCtx, App, Id, Page, QueryCtx, VectorHit, gte, sync
 
 app = App()
 
@@ -39,6 +39,17 @@ async def searches(ctx: QueryCtx, customer: Id[Customer]) -> Booking | None:
     ctx.db.query(Booking).with_search_index(Booking.by_customer, "late")  # refused: arg-type
     ctx.db.query(Booking).with_search_index(Booking.by_note, "late", match="some")  # refused: arg-type
     return await search.first()
+
+
+@app.action
+async def nearest(ctx: ActionCtx, vector: list[float]) -> Id[Booking]:
+    hits = await ctx.vector_search(Booking.by_look, vector, limit=5, customer=None)
+    assert_type(hits, list[VectorHit[Booking]])
+    await ctx.vector_search(Booking.by_note, vector)  # refused: arg-type
+    ctx.vector_search(Booking.by_look, vector)  # refused: unused-coroutine
+    row_id, score = hits[0]
+    assert_type(score, float)
+    return row_id
 
 
 @app.query

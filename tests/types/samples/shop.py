@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from penstock import ActionCtx, App, Id, Index, JobId, MutationCtx, QueryCtx, SearchIndex, Table, sync
+from penstock import ActionCtx, App, Id, Index, JobId, MutationCtx, QueryCtx, SearchIndex, Table, VectorIndex, sync
 
 app = App()
 
@@ -17,7 +17,9 @@ class Booking(Table):
     seats: int = 1
     reminder: JobId | None = None
     note: str = ""
+    look: list[float] | None = None
 
+    by_look = VectorIndex("look", dimensions=512, filters=("customer",))
     by_note = SearchIndex("note", filters=("customer",))
     by_customer = Index("customer", "starts_at")
 

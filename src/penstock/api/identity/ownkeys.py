@@ -32,8 +32,8 @@ class OwnKeys:
         return None
 
     def has(self, key_id: str) -> bool:
-        """Whether the program has a key with this id, as far as was read lately."""
-        return any(key.id == key_id for key in self._signing.known())
+        """Whether the program has a key with this id, as far as is known without a look."""
+        return self._signing.has(key_id)
 
     async def close(self) -> None:
         """Nothing is under way."""

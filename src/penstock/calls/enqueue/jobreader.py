@@ -72,7 +72,8 @@ class JobReader:
         Args:
             limit: The most jobs, from 1 to 10,000.
             **where: Any of these.
-                ``state``: pending, running, completing, success, failed, canceled or skipped.
+                ``state``: pending, running, completing, success, failed, canceled or skipped; or the stage of a pending
+                job: ready, scheduled or retrying.
                 ``function``: the decorated function, or its name.
                 ``pool``: the name of their pool; ``"default"`` for those of the scheduler.
                 ``name``, ``key``, ``concurrency_key``: the option with which they were enqueued.

@@ -241,6 +241,7 @@ class JobCalls:
         async def send(transaction: Transaction) -> UUID:
             found = await enqueue_with_key(transaction, job, duplicate)
             if found == job.id:
+                transaction.keyed.append(job)
                 self.engine.journal.sending(transaction, job)
             return found
 

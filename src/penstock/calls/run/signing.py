@@ -55,12 +55,8 @@ class Signing:
 
     async def read(self, *, again: bool = False) -> Sequence[SigningKey]:
         """The keys that verify tokens, the newest first: as they are now, or were less than a minute ago."""
-        if again or self._clock.monotonic() - self._read_at > _FRESH:
+        if again or not self._is_fresh:
             self._keys, self._read_at = await self._store.signing_keys.list(), self._clock.monotonic()
-        return self.known()
-
-    def known(self) -> Sequence[SigningKey]:
-        """The keys as they were read last."""
         now = self._clock.now()
         newer: Sequence[datetime | None] = [None, *(key.created_at for key in self._keys)]
         return [
@@ -68,6 +64,14 @@ class Signing:
             for key, replaced_at in zip(self._keys, newer, strict=False)
             if replaced_at is None or now - replaced_at < _VERIFIES
         ]
+
+    def has(self, key_id: str) -> bool:
+        """Whether there was a key less than a minute ago; False also if nobody has looked since then."""
+        return self._is_fresh and any(key.id == key_id for key in self._keys)
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self._clock.monotonic() - self._read_at <= _FRESH
 
     async def rotate(self, transaction: Transaction, *, at_once: bool) -> SigningKey:
         """Make a key that signs from now on. Older ones verify for two hours, or at once no more.

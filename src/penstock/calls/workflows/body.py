@@ -251,6 +251,11 @@ class Body:
         result = self._main.result()
         return result if isinstance(result, Restart) else self.function.signature.check_result(result)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it has made four fifths of the calls that a run may make, or learned as much."""
+        return self._numbers * 5 >= MOST_RECORDS * 4 or self._size * 5 >= MOST_BYTES * 4
+
     def tell_stuck(self) -> ContextError:
         """Give the error of a body that waits for nothing that could come, with the line."""
         frame = next((found for task in self._loop.list_tasks() if (found := _waiting_frame(task.get_coro()))), None)
@@ -313,14 +318,15 @@ class Body:
         self.open[number] = call
         return future
 
-    def patched(self, name: str) -> bool:
-        """Take up a change of the code, unless the run has passed its place before."""
+    def patched(self, name: str, *, activate: bool) -> bool:
+        """Take up a change of the code, unless the run has passed its place before; see `WorkflowCtx.patched`."""
         self.check_inside()
         number = self._numbers + 1
-        if not self.history.takes_patch(number, name, replaying=self._replaying):
+        is_new = self.history.find(number) is None
+        if not self.history.takes_patch(number, name, replaying=self._replaying) or (is_new and not activate):
             return False
         self._take_number()
-        if self.history.find(number) is None:
+        if is_new:
             self.patches.append(Record(number, RecordKind.PATCH, None, self.now, name, outcome='{"result":true}'))
         return True
 

@@ -89,13 +89,15 @@ class WorkflowCtx(OfCall):
         """A random UUID: a replay gets the same one."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
-    def patched(self, name: str) -> bool:
+    def patched(self, name: str, *, activate: bool = True) -> bool:
         """Whether the run takes the new code at this place: False if it passed here before the change.
 
         Args:
             name: The name of the change, such as ``"fraud-check"``.
+            activate: Whether runs that come here take up the change. With False none does, but this code goes on with
+                runs that have: deploy it so to all workers first, if old ones shall not park runs of new ones.
         """
-        return self._body.patched(name)
+        return self._body.patched(name, activate=activate)
 
     def with_options(
         self,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from functools import cached_property
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls, calls_of
 from penstock.calls.run.face import Face
 from penstock.calls.workflows.token import make_unknown_token, read_token
 from penstock.errors import ArgumentsInvalid, DataError, DeclarationError, LimitExceeded, TokenExpired, ValueInvalid
+from penstock.functions.function import WorkflowFunction
 from penstock.functions.programs import NAME
 from penstock.functions.signature import encode_any, encoder_of
 from penstock.jobs.job import JobId, job_id, job_ids, job_uuid
@@ -24,6 +25,8 @@ from penstock.values import is_storable, text_bytes
 from penstock.workflows.record import BEGINNING, Beginning
 
 T = TypeVar("T")
+Address: TypeAlias = JobId | tuple[WorkflowFunction[Any, Any, Any, Any], str]
+"""A run: the id of its job, or its workflow and the key with which it was enqueued."""
 
 MOST_UNREAD = 10_000  # events of one run that it has not received; the SQL of plain senders says so too
 _LONGEST_KEY = 200
@@ -52,10 +55,10 @@ class Event(Generic[T]):
         return f"<event {self.name}>"
 
     @overload
-    def send(self, ctx: Face | SyncConnection, run: JobId, payload: T, *, key: str | None = None) -> None: ...
+    def send(self, ctx: Face | SyncConnection, run: Address, payload: T, *, key: str | None = None) -> None: ...
     @overload
-    def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> Coroutine[Any, Any, None]: ...
-    def send(self, ctx: Any, run: JobId, payload: T, *, key: str | None = None) -> Any:
+    def send(self, ctx: Any, run: Address, payload: T, *, key: str | None = None) -> Coroutine[Any, Any, None]: ...
+    def send(self, ctx: Any, run: Address, payload: T, *, key: str | None = None) -> Any:
         """Send it to a run. In a mutation it is sent if and only if the transaction commits.
 
         In a transaction of your own likewise, if its connection is passed, as to `Workpool.enqueue`. It is kept until
@@ -63,21 +66,22 @@ class Event(Generic[T]):
 
         Args:
             ctx: The ctx of a mutation or an action, the backend of a program, or a connection.
-            run: The id of the run's job.
+            run: The id of the run's job; or ``(workflow, key)`` for the run that has this key.
             payload: The payload.
             key: Of several that are sent to the run with the same key, only the first one is.
 
         Raises:
-            DataError: There is no such run, or it has ended.
+            DataError: There is no such run, or it has ended; or several pools have a run with this key.
             ValueInvalid: The payload is of another type, or the key cannot be.
             LimitExceeded: The payload is too large, or the run has too many events that it has not received.
         """
         calls = calls_of(ctx, writes=True, otherwise=self._otherwise)
         return calls.answer(self._send_to_one(calls, run, payload, key))
 
-    async def _send_to_one(self, calls: JobCalls, run: JobId, payload: T, key: str | None) -> None:
-        if not await self._send(calls, [job_uuid(run)], payload, key):
-            raise DataError(f"No run {run} waits for event {self.name}: there is none, or it has ended.")
+    async def _send_to_one(self, calls: JobCalls, run: Address, payload: T, key: str | None) -> None:
+        uuid = await _find_by_key(calls, run) if isinstance(run, tuple) else job_uuid(run)
+        if not await self._send(calls, [uuid], payload, key):
+            raise DataError(f"No run {job_id(uuid)} waits for event {self.name}: there is none, or it has ended.")
 
     @overload
     def broadcast(
@@ -191,3 +195,26 @@ class Event(Generic[T]):
     @cached_property
     def _encoder(self) -> Encoder:
         return encoder_of(self.type)
+
+
+async def _find_by_key(calls: JobCalls, address: tuple[object, ...]) -> UUID:
+    """Find the run of a workflow that has a key.
+
+    Raises:
+        DataError: There is none, or there are several.
+        ValueInvalid: It is no address.
+    """
+    workflow, key = address if len(address) == 2 else (None, None)  # noqa: PLR2004 - a pair
+    if not (isinstance(workflow, WorkflowFunction) and isinstance(key, str) and is_storable(key)):
+        raise ValueInvalid(f"{address!r} is no address of a run.", fix="Write (workflow, key), or the id of its job.")
+    name, wanted = workflow.name, key
+    found = await calls.write(lambda transaction: transaction.find_keyed_runs(name, wanted))
+    if len(found) != 1:
+        many = ", ".join(map(job_id, sorted(found)))
+        raise DataError(
+            f"Several runs of {workflow.name} have the key {key!r}: {many}."
+            if found
+            else f"No run of {workflow.name} has the key {key!r}: there is none, or it has ended.",
+            fix="Send it to one by its id." if found else "Enqueue it with key=… in the options of its pool.",
+        )
+    return found.pop()

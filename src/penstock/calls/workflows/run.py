@@ -38,7 +38,7 @@ from penstock.store.nouns.workflows import CANCEL_EVENT, JOB_EVENT, NOW, Arrival
 from penstock.values import decode_json, encode_json, storable
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, result_outcome
-from penstock.workflows.record import BEGINNING, Beginning, Record, RecordKind
+from penstock.workflows.record import BEGINNING, IS_STEP, Beginning, Record, RecordKind
 
 CLEAN_UP = timedelta(days=1)  # the time that a body has after a cancel
 _SHORT = timedelta(seconds=1)  # a wait up to this is made in memory
@@ -129,6 +129,7 @@ class _Run:
         self._body.is_committing = self._steps.is_committing
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
+        self._is_long = False  # whether that was told
         self._looks = False  # whether there may be something new in the inbox
         run.look = self._steps.notice.set
 
@@ -139,8 +140,10 @@ class _Run:
         ctx = WorkflowCtx(self._body, self._engine.registry, job_id(self._job.id))
         try:
             if self._history.beginning is not None:
-                await self._replay(ctx, arguments)
+                with self._engine.journal.replay(self._function.name):
+                    await self._replay(ctx, arguments)
             else:
+                self._engine.journal.note_run_start(self._function.name)
                 self._steps.buffer(self._begun)
                 self._body.begin(self._begun.at, ctx, arguments)
             while not self._body.has_ended:
@@ -149,6 +152,7 @@ class _Run:
                 if record is None:
                     return None
                 self._body.deliver(record)
+                self._note(record)
                 while self._body.is_held:
                     await self._steps.wait(None)
                     self._steps.raise_failure()
@@ -160,11 +164,17 @@ class _Run:
         except _Forced:
             return await _end_by_force(self._runner, self._run, self._history.open_jobs)
         except _CleanUpOver:
+            await self._steps.abandon(self._body.open.values())
             return self._end_as_canceled(f"the body had not ended {CLEAN_UP} after its cancel.")
         finally:
             self._run.look = None
             self._body.drop()
             await self._steps.stop()
+
+    def _note(self, record: Record) -> None:
+        if record.kind in IS_STEP and record.outcome is not None:
+            failed = self._decrypt(record.outcome).startswith('{"error":')
+            self._engine.journal.note_step(self._function.name, failed=failed)
 
     # ----- replay
 
@@ -182,6 +192,7 @@ class _Run:
             if number % 1000 == 999:  # noqa: PLR2004 - then others have their turn
                 await self._engine.machine.sleep(0)
         self._body.check_replayed()
+        self._is_long = self._body.is_long
         self._take_up()
 
     async def _end(self) -> Any:
@@ -260,6 +271,9 @@ class _Run:
         await self._steps.begin(others)
 
     def _take_up(self) -> None:
+        if not self._is_long and self._body.is_long:
+            self._is_long = True
+            log_event("workflow.long", logging.WARNING, job=job_id(self._job.id), function=self._function.name)
         if self._body.published is not None:
             self._steps.publish(self._body.published)
             self._body.published = None
@@ -468,8 +482,10 @@ class _Run:
 
     def _note_sleep(self, now: datetime) -> None:
         """Note how far the body came, how many ends wake the run, and if it has a timeout the time since it woke."""
-        awaited, passed = count_awaited(self._body.open.values()), str(self._body.place)
-        noted, beginning = replace(self._begun, attempts=awaited, digest=passed), self._steps.beginning
+        place, awaited = self._body.place, count_awaited(self._body.open.values())
+        passed = self._begun.digest if self._steps.note_slept(place) else str(place)
+        ends = 0 if awaited == 1 else awaited  # as a run has at first
+        noted, beginning = replace(self._begun, attempts=ends, digest=passed), self._steps.beginning
         if self._job.options.timeout is not None:
             active = beginning.active + (now - self._woke).total_seconds()
             noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))

@@ -23,7 +23,7 @@ from penstock.calls.run.threads import check_args
 from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.body import OpenCall
 from penstock.dataclass import dataclass
-from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain
+from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain, UniqueViolation
 from penstock.functions.function import DEEPEST, AnyFunction, FunctionKind
 from penstock.jobs.job import DEFAULT_POOL, NewJob, Options, Settlement, job_id
 from penstock.jobs.retry import wait_after
@@ -192,6 +192,14 @@ class Steps:
         self._history.note(record)
         self._buffered.append(record)
 
+    def note_slept(self, place: int) -> bool:
+        """Note with the time at this place, if it is still to be stored, that the run sleeps then; whether it is."""
+        for index, record in enumerate(self._buffered):
+            if record.number == -place:
+                self._buffered[index] = replace(record, digest=str(place))
+                return True
+        return False
+
     def settle(self, call: OpenCall, outcome: str, *, at: datetime | None = None) -> None:
         """Take the outcome of a call, which the body learns once it is stored."""
         record = self._place(call, self._engine.store.encryption.encrypt(outcome), at)
@@ -233,11 +241,32 @@ class Steps:
         others = {"received": received, "jobs": jobs, "cancels": cancels, "cancelled": cancelled}
         write = self._write(self._take_buffered(), published=self._published, **others)
         if write.records or write.published is not None or any(others.values()):
-            run, lease, now = self._id, self._run.lease, self._engine.clock.now()
-            await self._runner.attempt(lambda: self._store.write(run, lease, write, now), for_ever=True)
+            await self._store_once(write)
             self._note_stored(write)
             if points.armed:
                 await points.reach("workflow.recorded", job=self._run.job, records=write.records)
+
+    async def _store_once(self, write: Write) -> None:
+        """Store writes, with the jobs among them once, whatever becomes of the answer of their commit."""
+        run, lease, now, tried = self._id, self._run.lease, self._engine.clock.now(), False
+        begun = next((one for one in write.records if write.jobs and one.job == write.jobs[0].id), None)
+
+        async def is_stored() -> bool:
+            known = None if begun is None else await self._store.find(run, begun.number)
+            return begun is not None and known is not None and known.job == begun.job
+
+        async def store() -> None:
+            nonlocal tried
+            if tried and await is_stored():
+                return
+            tried = True
+            try:
+                await self._store.write(run, lease, write, now)
+            except UniqueViolation:  # by the commit before, which took its time
+                if not await is_stored():
+                    raise
+
+        await self._runner.attempt(store, for_ever=True)
 
     async def suspend(self, settlement: Settlement, begins: tuple[Record, str] | None = None) -> None:
         """Put the run to sleep, with what is known; or without that, to begin again with a record and arguments."""

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from penstock.check.body import Body, Call, Comprehension, Loop
 from penstock.check.nodes import calls_in, parts, walk
-from penstock.check.program import Function, Program, keyword_of
+from penstock.check.program import Ctx, Function, Program, keyword_of
 from penstock.check.project import Module, Outside
 from penstock.check.rule import Facts, Places, Rule, rule
 from penstock.check.values import Pool, Scan
@@ -20,7 +20,7 @@ from penstock.check.values import Pool, Scan
 _SENDS = {"post", "publish", "send_message", "sendmail", "send_email"}  # an HTTP PUT may be sent twice
 _MAKES = ("stripe.", "twilio.")  # packages whose ``create`` pays, or sends a message
 _CLIENTS = ("requests.", "httpx.", "aiohttp.", "smtplib.", "stripe.", "boto3.", "twilio.")
-_KEY = re.compile(r"idempot|fence|dedup|generation|(msg|message|event|request|doc).?id", re.IGNORECASE)
+_KEY = re.compile(r"idempot|work\.key|fence|dedup|generation|(msg|message|event|request|doc).?id", re.IGNORECASE)
 _ID = re.compile(r"\.id\b")  # a key only where it is sent: elsewhere it may be anything
 _NEW_KEY = re.compile(r"[\w-]*idempot[\w-]*'?(:|,| =) (str\()?(uuid\.)?uuid[14]\(", re.IGNORECASE)  # in each attempt
 _RETRIES = ("retry_actions_by_default", "retry")  # what a job says goes before what its pool does
@@ -69,6 +69,11 @@ def _again(facts: Facts) -> list[tuple[Function, str]]:
             target = call.given[1]
             if isinstance(target, Function) and target.kind == "action":
                 found.setdefault(target, "is retried")
+    for _body, call in facts.calls_of(Ctx, "run_action"):
+        if call.of.of.kind == "workflow" and call.given and not _is_at_most_once(call.of.of):
+            target = call.given[0]
+            if isinstance(target, Function) and target.kind == "action":
+                found.setdefault(target, "is a step of a workflow")
     return list(found.items())
 
 
@@ -85,6 +90,12 @@ def _handles(function: Function) -> bool:
 def _is_retried(pool: Pool) -> bool:
     given = [found for word in _RETRIES for one in pool.options if (found := keyword_of(one, word))]
     return bool(given) and not (isinstance(given[-1], ast.Constant) and given[-1].value is False)
+
+
+def _is_at_most_once(ctx: Ctx) -> bool:
+    """Whether steps made through a ctx never begin a second time: ``ctx.with_options(retry=False)``."""
+    given = None if ctx.options is None else keyword_of(ctx.options, "retry")
+    return isinstance(given, ast.Constant) and given.value is False
 
 
 @rule("PEN018", "Take a shorter back-off, or an outbox, which keeps the order.")

@@ -96,7 +96,7 @@ def _document_of(row: FileRow) -> dict[str, Any]:
         "contentType": row.content_type,
         "creator": row.creator,
         "storageId": row.storage_id,
-        "component": row.component,
+        **({"component": row.component} if row.component else {}),
     }
 
 
@@ -191,7 +191,7 @@ class FileImport(Part):
                 read_digest(str(given.get("sha256"))).hex(),
                 check_content_type(given.get("contentType")),
                 given.get("creator"),
-                str(given.get("component", "")),
+                str(given.get("component") or ""),
             ),
         ]
 

@@ -26,6 +26,7 @@ from penstock.store.sql.conditions import query_sql
 from penstock.store.sql.dialect import ALL
 
 _MOST_COUNTED = 10_000
+_FEW = 8  # numbers of a vector
 _LONGEST = 10_000  # characters of a value that can be edited in its form
 _ORDERS = {"desc": "newest first", "asc": "oldest first"}
 _OPERATORS = {
@@ -118,7 +119,7 @@ async def _load_table(view: View) -> Mapping[str, Any]:
         kept = {"where": where, "order": view.word("order")}
         older = {name: value for name, value in {**kept, "after": cursor}.items() if value}
         secrets = view.secrets | secrets_in(definition.table)
-        rows = [(key_in(definition, one), mask(one, secrets)) for one in found]
+        rows = [(key_in(definition, one), mask(_shorten(one), secrets)) for one in found]
         shown |= {"rows": rows, "older": urlencode(older) if cursor else None, "where": where}
         shown["sql"] = _sql(view, definition, where, order, after is not None)
     except PenstockError as error:
@@ -154,11 +155,24 @@ def _watch_table(view: View) -> Watch[Any] | None:
 # ----- one row
 
 
+def _shorten(row: Row) -> Row:
+    """A row with the beginnings of its vectors."""
+    return {name: _begin(value) if _is_vector(value) else value for name, value in row.items()}
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > _FEW and all(isinstance(one, float) for one in value)
+
+
+def _begin(vector: list[float]) -> str:
+    return f"[{', '.join(map(str, vector[:_FEW]))}, …] of {len(vector):,} numbers"
+
+
 async def _load_row(view: View) -> Mapping[str, Any]:
     definition, key = _table(view), view.require("key")
     row, seen = view.answer or await _read(view, definition)
     secrets = view.secrets | secrets_in(definition.table)
-    shown, inputs = mask(row, secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
+    shown, inputs = mask(_shorten(row), secrets), inputs_of_row(definition.table, view.secrets, is_new=False)
     texts = {one.name: "" if _hides(shown[one.name]) else one.text(row[one.name]) for one in inputs}
     before = {
         one.name: texts[one.name] if len(texts[one.name]) <= _LONGEST else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.dashboard.page import Page
 from penstock.dashboard.pages import (
     audit,
@@ -15,27 +17,19 @@ from penstock.dashboard.pages import (
     outboxes,
     overview,
     schema,
+    search,
     tasks,
     timeline,
     work,
     workflows,
 )  # fmt: skip
 
-_IN_ORDER = (
-    overview,
-    functions,
-    data,
-    files,
-    live,
-    work,
-    workflows,
-    tasks,
-    outboxes,
-    crons,
-    timeline,
-    logs,
-    schema,
-    health,
-    audit,
+_GROUPS = {
+    "": (overview,),
+    "Work": (work, functions, workflows, tasks, outboxes, crons),
+    "Data": (data, files, schema, live),
+    "Operations": (search, timeline, logs, health, audit),
+}
+PAGES: tuple[Page, ...] = tuple(
+    replace(page, group=group) for group, modules in _GROUPS.items() for module in modules for page in module.PAGES
 )
-PAGES: tuple[Page, ...] = tuple(page for module in _IN_ORDER for page in module.PAGES)

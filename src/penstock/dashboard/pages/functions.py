@@ -29,7 +29,8 @@ from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
 WINDOW = timedelta(hours=1)  # over which runs are counted
-_LISTED = 20
+_LISTED, _SLOWEST = 20, 10
+_RUNS = "ran", "failed", "slow"
 _SHARES = 0.5, 0.95, 0.99
 _OUTCOMES = "success", "error", "canceled"
 _WORTH_TELLING = 0.1  # of the time
@@ -96,6 +97,7 @@ def _find(view: View) -> AnyFunction:
 async def _load_function(view: View) -> Mapping[str, Any]:
     function = _find(view)
     inputs, word = inputs_of(function, view.secrets), [f" {function.name} "]
+    runs = {one: await view.log(_LISTED, level=RAN, event=f"function.{one}", words=word) for one in _RUNS}
     allowed = view.role >= (Role.look if function.kind is FunctionKind.QUERY else Role.operate)
     return {
         "one": _summary(function, await view.activity.sums(WINDOW)),
@@ -103,7 +105,9 @@ async def _load_function(view: View) -> Mapping[str, Any]:
         "charts": await charts_of(view, (f"function {function.name}", "call")),
         "signature": signature_text(function),
         "about": inspect.getdoc(function.declared) or "",
-        "runs": await view.log(_LISTED, level=RAN, event="function.ran", words=word),
+        "slowest": sorted(runs["slow"], key=lambda one: -one.facts["all"])[:_SLOWEST],
+        "failed": runs["failed"],
+        "runs": sorted(runs["ran"] + runs["failed"], key=lambda one: one.id, reverse=True)[:_LISTED],
         "entries": await view.log(_LISTED, words=word),
         **form_of(inputs, view.words),
         "identity": view.words.get("identity", ""),

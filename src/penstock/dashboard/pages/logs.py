@@ -27,6 +27,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "given": {word: given.get(word, "") for word in _WORDS},
         "filtered": bool(given) or view.word("before") is not None,
         "levels": list(LEVELS),
+        "functions": sorted({one.name for one in view.backend.app.registry} | {given.get("function", "")} - {""}),
     }
 
 

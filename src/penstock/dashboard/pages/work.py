@@ -1,4 +1,4 @@
-"""Work: pools with their limits and queues, jobs, and one job with its attempts."""
+"""Jobs: pools with their limits and queues, jobs, and one job with its attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Act, Page, View, act_of
 from penstock.errors import ValueInvalid
 from penstock.jobs.job import JobId, JobStatus, job_uuid
-from penstock.jobs.states import FINISHED, RETRIABLE, JobState
+from penstock.jobs.states import CANCELABLE, FINISHED, RETRIABLE, STAGES, JobState
 from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given
@@ -36,7 +36,9 @@ _SINCE = {
     "7 days": timedelta(days=7),
 }
 _MAY_BE_RETRIED = {None, *(state.value for state in RETRIABLE)}
-_MAY_BE_CANCELED = {None, JobState.PENDING.value, JobState.RUNNING.value}
+_MAY_BE_CANCELED = {None, *CANCELABLE}
+_COUNTED = {*CANCELABLE, JobState.FAILED.value}
+_TABS = tuple(one for one in STAGES if one != JobState.PENDING.value)
 
 
 # ----- pools and lists of jobs
@@ -65,12 +67,27 @@ async def _load(view: View) -> Mapping[str, Any]:
         "older": urlencode(asked | {"after": found[_LISTED - 1].id}) if len(found) > _LISTED else None,
         "given": {word: asked.get(word) for word in _WORDS},
         "filtered": bool(asked) or after is not None,
-        "states": [one.value for one in JobState],
+        "tabs": await _tabs(view, asked),
+        "functions": sorted({one.name for one in view.backend.app.registry} | {asked.get("function", "")} - {""}),
+        "pool_names": sorted({one.name for one in pools} | {asked.get("pool", "")} - {""}),
         "sinces": list(_SINCE),
         "largest": MOST_PARALLEL,
         "may_retry": bool(asked) and state in _MAY_BE_RETRIED and where.on_complete_error is None,
         "may_cancel": bool(asked) and state in _MAY_BE_CANCELED and where.on_complete_error is None,
     }
+
+
+async def _tabs(view: View, asked: Mapping[str, str]) -> list[tuple[str, str, int | None]]:
+    """Each stage with the query that filters by it, and the number of its jobs if no other word filters."""
+    counts: Mapping[str, int] = {}
+    others = {word: text for word, text in asked.items() if word != "state"}
+    if not others:
+        calls = view.backend.job_calls
+        counts = await calls.read(lambda session: calls.store.jobs.count_some(session, calls.now(), MOST_COUNTED))
+    return [("all", urlencode(others), None)] + [
+        (one, urlencode(others | {"state": one}), counts.get(one, 0 if one in _COUNTED and not others else None))
+        for one in _TABS
+    ]
 
 
 def _filter_words(view: View) -> dict[str, str]:
@@ -133,6 +150,25 @@ def _require_filter(view: View) -> Given:
     return {"job": (), **_filter_values(view)}
 
 
+def _read_boxes(view: View) -> Given:
+    """The jobs whose boxes are checked."""
+    return {"job": tuple(view.require("job").split())}
+
+
+async def _ask_of_chosen(view: View) -> str:
+    return f"Cancel {amount(len(_read_boxes(view)['job']), 'job')}?"
+
+
+def _tell_of_chosen(_given: Given, found: Any) -> str:
+    done = [won for _, won in found["jobs"]]
+    return f"{amount(sum(done), 'job')} retried, of {len(done):,}."
+
+
+def _tell_of_canceled(_given: Given, found: Any) -> str:
+    asked = [one for one in found["jobs"] if one.state not in {*FINISHED, JobState.COMPLETING}]
+    return f"Asked for {amount(len(asked), 'job')} to be canceled, of {len(found['jobs']):,}."
+
+
 def _tell_of_retries(_given: Given, found: Any) -> str:
     return f"{amount(len(found['retried']), 'job')} retried."
 
@@ -170,7 +206,7 @@ async def _load_job(view: View) -> Mapping[str, Any]:
 def _reasons(job: JobStatus, seen: Look, keys: list[KeyRow], now: datetime, *, known: bool) -> Iterator[str]:
     """Why a pending job has not begun."""
     if job.run_at > now:
-        yield f"It is not due yet{': it waits for its next attempt' if job.attempt else ''}."
+        yield f"It is not due yet{': it waits for its next attempt' if job.stage == 'retrying' else ''}."
         return
     yield "It is in the queue. Jobs of its pool that are older or have a higher priority start first."
     if not seen.workers:
@@ -214,7 +250,7 @@ _CANCEL = act_of(jobs.cancel, "Asked for it to be canceled.", sure="Cancel this 
 PAGES = (
     Page(
         "/work",
-        "Work",
+        "Jobs",
         "work.html",
         _load,
         {
@@ -223,6 +259,8 @@ PAGES = (
             "limit": Act(_changing("limited to {:,} jobs at once."), sure=_sure_of_pools("Set the limit of")),
             "retry all": act_of(jobs.retry, _tell_of_retries, given=_require_filter),
             "cancel all": act_of(jobs.cancel, jobs.cancel.tell, given=_require_filter),
+            "retry chosen": act_of(jobs.retry, _tell_of_chosen, sure="", given=_read_boxes),
+            "cancel chosen": act_of(jobs.cancel, _tell_of_canceled, sure=_ask_of_chosen, given=_read_boxes),
         },
     ),
     Page(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from penstock.dashboard.page import Page, View, act_of
+from penstock.dashboard.page import Answer, Page, View, act_of, parameters_of
 from penstock.errors import DataError
-from penstock.jobs.states import FINISHED, JobState
+from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.operations import workflows
 from penstock.operations.workflows import RunUnknown
 from penstock.server.requests import Refused
@@ -22,7 +23,7 @@ async def _load(view: View) -> Mapping[str, Any]:
     if given["state"] not in {None, *workflows.STATES}:
         raise DataError(f"A run is in one of these states: {', '.join(workflows.STATES)}.")
     found = await workflows.every.run(view.backend, {**given, "limit": _LISTED})
-    known = view.backend.app.registry.workflows
+    known = sorted({*view.backend.app.registry.workflows, given["function"] or ""} - {""})
     return {"runs": found, "given": given, "states": list(workflows.STATES), "functions": known, "most": _LISTED}
 
 
@@ -39,6 +40,7 @@ async def _load_one(view: View) -> Mapping[str, Any]:
         "left_out": max(len(run.steps) - _MOST_STEPS, 0),
         "events": sorted(view.backend.app.events),
         "ended": run.job.state in FINISHED,
+        "may_retry": run.job.state in RETRIABLE,
         "may_cancel": run.job.state not in {*FINISHED, JobState.COMPLETING},
     }
 
@@ -53,9 +55,17 @@ def _place(steps: Sequence[RunStep], end: datetime) -> Iterator[tuple[RunStep, f
         yield one, after, seconds, round(99 * after / whole, 2), round(max(1.0, 99 * seconds / whole), 2)
 
 
+async def _fork(view: View) -> Answer:
+    """Begin a new run, and go to its page."""
+    found = await workflows.fork.run(view.backend, parameters_of(view, workflows.fork))
+    return Answer(f"This run begins with the history of {found['of']}.", path=f"/workflows/{found['run']}")
+
+
 _ACTS = {
     "send": act_of(workflows.send, "{event} is sent."),
     "cancel": act_of(workflows.cancel, "Asked for it to be canceled.", sure="Cancel this run?"),
+    "retry": act_of(workflows.retry, "It goes on. Deleted records: {deleted}."),
+    "fork": replace(act_of(workflows.fork, ""), run=_fork),
 }
 
 PAGES = (

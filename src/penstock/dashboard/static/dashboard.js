@@ -32,8 +32,15 @@ function age(seconds) {
   return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
 }
 
+function relative(moment) { // with the time of the day if it is near
+  const seconds = (Date.now() - moment) / 1000;
+  const far = Math.abs(seconds) >= 86400;
+  const said = Math.abs(seconds) < 2 ? "now" : seconds < 0 ? `in ${age(-seconds)}` : `${age(seconds)} ago`;
+  return far ? local(moment) : `${clock(moment)} · ${said}`;
+}
+
 const SHOWN = {
-  moment: local,
+  moment: relative,
   clock: (moment) => `${clock(moment)}.${String(moment.getMilliseconds()).padStart(3, "0")}`,
   hour: (moment) => clock(moment).slice(0, 5),
   day: (moment) => moment.toLocaleDateString(undefined, { day: "numeric", month: "short" }),
@@ -64,7 +71,7 @@ function showMenu() { // which narrow screens scroll
 
 // ----- fragments
 
-const KEPT = new Set(["open", "title", "aria-sort"]); // what readers and this script change
+const KEPT = new Set(["open", "title", "aria-sort", "role", "data-cards", "data-label"]); // what readers and this script change
 
 function changeAttributes(before, after) {
   for (const { name } of [...before.attributes]) {
@@ -126,6 +133,7 @@ function take(fragments) {
     const sorted = section.querySelector("[aria-sort]");
     if (sorted) sort(sorted);
   }
+  enhance();
   tellAll();
 }
 
@@ -206,6 +214,36 @@ document.addEventListener("click", (click) => {
     sort(head);
   }
 });
+
+// ----- boxes
+
+function boxes(all) {
+  return all.closest("table").querySelectorAll("tbody [type=checkbox]");
+}
+
+document.addEventListener("change", ({ target }) => {
+  if ("all" in target.dataset) boxes(target).forEach((box) => { box.checked = target.checked; });
+});
+
+// ----- tables, of which narrow screens show each row as a card
+
+const ROLES = { TABLE: "table", TR: "row", TD: "cell" }; // browsers forget them where a table is laid out otherwise
+
+function enhance() {
+  document.querySelectorAll("[data-all]").forEach((all) => { all.hidden = false; });
+  for (const table of document.querySelectorAll("main table")) {
+    const names = [...table.tHead?.rows[0]?.cells ?? []].map((head) => head.textContent.trim());
+    table.dataset.cards = "";
+    for (const part of [table, ...table.querySelectorAll("tbody tr, tbody td")]) part.setAttribute("role", ROLES[part.nodeName]);
+    for (const row of table.tBodies[0]?.rows ?? []) {
+      for (const cell of row.cells) {
+        if (cell.colSpan === 1 && cell.textContent.trim()) cell.dataset.label = names[cell.cellIndex] ?? "";
+      }
+    }
+  }
+}
+
+enhance();
 
 tellAll();
 setInterval(tellAll, 1000);

@@ -21,6 +21,7 @@ from penstock.store.nouns.noun import Noun, Values
 from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json
 
+_INDEXED = (JobState.FAILED.value, "retrying")  # states whose jobs have an index of their own
 ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
 CANCEL_EVENT, JOB_EVENT = "cancel", "job"  # what penstock itself puts into the inbox of a workflow's run
 _REQUEST_KEPT = timedelta(minutes=1)
@@ -96,8 +97,12 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[JobStatus]:
         """Jobs that meet a filter, newest first, those below one id."""
-        query = "list_failed" if where.state == JobState.FAILED.value else "list"
+        query = f"list_{where.state}" if where.state in _INDEXED else "list"
         return self._statuses(await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below))
+
+    async def seek(self, session: Session, text: str, limit: int, now: datetime, most: int) -> builtins.list[JobStatus]:
+        """Jobs with a text as their key or name, or in their error; it looks at `most` of each place."""
+        return self._statuses(await self._fetch(session, "seek", text=text, limit=limit, now=now, most=most))
 
     async def naming(
         self, session: Session, text: str, first: UUID, limit: int, now: datetime, *, in_args: bool
@@ -112,12 +117,16 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
     ) -> builtins.list[UUID]:
         """Ids of jobs that meet a filter, newest first, those below one id."""
         values = {**asdict(where), "limit": limit, "now": now, "below": below}
-        query = "matching_failed" if where.state == JobState.FAILED.value else "matching"
+        query = f"matching_{where.state}" if where.state in _INDEXED else "matching"
         return [self._access.uuid(row["id"]) for row in await self._fetch(session, query, **values)]
 
     async def count(self, session: Session, now: datetime) -> dict[str, int]:
-        """The number of jobs in each place: ready, scheduled, running, finished."""
+        """The number of jobs in each stage."""
         return {row["place"]: row["number"] for row in await self._fetch(session, "count", now=now)}
+
+    async def count_some(self, session: Session, now: datetime, most: int) -> dict[str, int]:
+        """The number of unfinished jobs in each stage, and of failed jobs, up to `most` each."""
+        return {row["place"]: row["number"] for row in await self._fetch(session, "count_some", now=now, most=most)}
 
     async def count_failed(self, session: Session, now: datetime, most: int) -> int:
         """The number of failed jobs, up to `most`."""

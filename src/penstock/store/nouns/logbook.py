@@ -13,12 +13,13 @@ from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.store.nouns.noun import Noun
 
 KEPT = timedelta(days=7)
+SLOW_KEPT = timedelta(days=1)  # the slowest runs
 HALF_HOUR = timedelta(minutes=30)
 _BY_MINUTE = timedelta(minutes=90)  # for which numbers are kept by the minute
 _MOST_NUMBERS, _MOST_HALF_HOURS, _MOST_EVENTS = 100_000, 300_000, 50_000  # that are kept
 _MOVED_AT_ONCE = 4  # half hours
 _TOTALS = {"function": "calls", "pool": "jobs"}
-_OF_ONE, _RUNS = 5_000, 20  # events of one function, and its last runs
+_OF_ONE, _RUNS = 5_000, 20  # events of one function; and of its runs the last, the last failed and the slowest ones
 
 
 class StoredLogbook(Noun, queries=("logbook",)):
@@ -72,9 +73,11 @@ class StoredLogbook(Noun, queries=("logbook",)):
         Args:
             limit: How many.
             **where: They are below an id (`below`), from a `level` on. They match the start of a name (`event`), a part
-                of a `function`, and one of some `words`.
+                of a `function`, one of some `words`, and a `text` in the error or the message.
         """
-        given = {"level": LEAST_LEVEL, "event": "", "function": "", "words": [""], "below": ABOVE_ALL} | where
+        given: dict[str, Any] = {"level": LEAST_LEVEL, "event": "", "function": "", "words": [""], "below": ABOVE_ALL}
+        given |= {"text": "", **where}
+        given["spelled"] = json.dumps(given["text"])[1:-1]  # as JSON has it, so that few are decoded
         rows = await self._look("events", limit=limit, **given)
         return self._read(LogEvent, rows, facts=lambda row: json.loads(row["facts"]))
 
@@ -84,7 +87,8 @@ class StoredLogbook(Noun, queries=("logbook",)):
         minute, half_hour = (None if one is None else self._access.time(one) for one in (minute, half_hour))
         await self._move_minutes(max(now - _BY_MINUTE, minute + timedelta(minutes=1) if minute else now - KEPT))
         await self._run("forget_numbers", until=max(now - KEPT, half_hour or now - KEPT))
-        stale = await self._look("stale", before=now - KEPT, most=_MOST_EVENTS, of_one=_OF_ONE, runs=_RUNS, limit=limit)
+        most = {"most": _MOST_EVENTS, "of_one": _OF_ONE, "runs": _RUNS, "limit": limit}
+        stale = await self._look("stale", before=now - KEPT, slow_before=now - SLOW_KEPT, **most)
         if stale:
             await self._run("forget", id=[self._access.uuid(event_id) for (event_id,) in stale])
         return len(stale)

@@ -32,6 +32,9 @@ select id, at, level, name, function, words, facts from penstock.log_event
 where id < :below and level >= :level and substr(name, 1, length(:event::text)) = :event
     and strpos(function, :function::text) > 0
     and exists (select from unnest(:words::text[]) w (word) where strpos(words, word) > 0)
+    and strpos(facts, :spelled::text) > 0
+    and (:text::text = '' or strpos(coalesce(facts::jsonb ->> 'error', ''), :text) > 0
+        or strpos(coalesce(facts::jsonb ->> 'message', ''), :text) > 0)
 order by id desc limit :limit;
 
 -- excess: the last minute, and the last half hour, beyond the numbers that are kept; null if there is none.
@@ -59,14 +62,18 @@ on conflict (name, at, part) do update set number = m.number + excluded.number;
 -- forget_numbers: forget the numbers of old half hours.
 delete from penstock.meter_half_hour where at <= :until;
 
--- stale: ids of log events that are too old or too many, of all or of one function.
+-- stale: ids of log events that are too old or too many, of all or of one function. Of its slow runs the slowest stay.
 -- Unbounded: it reads all.
 select id from (
-    select id, at, level, function, row_number() over (order by id desc) as place,
-        row_number() over (partition by function, level = 1 order by id desc) as own_place
+    select id, at, level, name, row_number() over (order by id desc) as place,
+        row_number() over (
+            partition by function, case when level = 1 then name end
+            order by case when name = 'function.slow' then (facts::jsonb ->> 'all')::float end desc, id desc
+        ) as own_place
     from penstock.log_event
 ) e
-where at <= :before or place > :most or own_place > case when level = 1 then :runs::bigint else :of_one end limit :limit;
+where at <= :before or (level = 1 and name = 'function.slow' and at <= :slow_before) or place > :most
+    or own_place > case when level = 1 then :runs::bigint else :of_one end limit :limit;
 
 -- forget: forget log events.
 delete from penstock.log_event where id = any(:id::uuid[]);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -48,6 +49,15 @@ class Stuck:
 
     function: str
     parked: bool  # whether they wait for code that fits, and not for an event
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """Unfinished runs of one workflow."""
+
+    function: str
+    waits: bool  # whether they wait or are parked, and else they run
     number: int
 
 
@@ -119,6 +129,10 @@ class Workflows(Noun, queries=("workflows",)):
         """Workflows whose runs are parked, or have waited since before a time for events, without a limit."""
         return self._read(Stuck, await self._look("stuck", far=before + _YEAR, until=before + FARTHEST, limit=limit))
 
+    async def count_active(self, functions: Sequence[str], limit: int) -> list[Active]:
+        """Count the runs of these workflows that run, and that wait among so many scheduled jobs."""
+        return self._read(Active, await self._look("active", functions=list(functions), limit=limit))
+
     async def list_patches(self) -> list[Patch]:
         """The changes of code that runs have taken up, the newest first."""
         return self._read(Patch, await self._look("patches"))
@@ -179,6 +193,12 @@ class Workflows(Noun, queries=("workflows",)):
             args=lambda row: decode_json(decrypt(row["args"])),
             starter=lambda row: options_of(row["options"]).starter,
         )
+
+    async def find_keyed(self, function: str, key: str, inside: OpenTransaction | None = None) -> list[UUID]:
+        """Find the runs of a workflow that have a key, by now; see `find_unfinished`."""
+        async with nullcontext() if inside is not None else self._turn:
+            rows = await self._ask(inside, "find_keyed", function=function, key=key)
+        return [self._access.uuid(row["run"]) for row in rows]
 
     async def has_key(self, run: UUID, name: str, key: str) -> bool:
         """Whether an event with a key was sent to a run."""

@@ -99,6 +99,14 @@ select function, parked, count(*) as number from (
     limit :limit
 ) t group by function, parked order by function, parked;
 
+-- active: workflows with runs that run, or wait; how many of each. So many scheduled jobs are looked at.
+select function, waits, count(*) as number from (
+    select function, false as waits from penstock.running_job where ending is null
+    union all select function, error like 'Waits%' or error like 'WorkflowMismatch: %' as waits from (
+        select function, error from penstock.scheduled_job where ending is null limit :limit
+    ) few where error like 'Waits%' or error like 'WorkflowMismatch: %'
+) j where function = any(:functions::text[]) group by function, waits;
+
 -- patches: the changes of code that runs have taken up, with the unfinished runs that have, and that began before and have not.
 -- Unbounded: it looks at all runs.
 select t.name, t.workflow, t.since,
@@ -139,6 +147,12 @@ select j.id as run, (
 select function, args, options from penstock.ready_job where id = :run and ending is null
 union all select function, args, options from penstock.scheduled_job where id = :run and ending is null
 union all select function, args, options from penstock.running_job where id = :run and ending is null;
+
+-- find_keyed: the runs of a workflow that have a key and have not ended. A pool has one at most.
+select k.job_id as run from penstock.pool p join penstock.job_key k on k.pool = p.name and k.key = :key
+where exists (select from penstock.ready_job j where j.id = k.job_id and j.ending is null and j.function = :function)
+   or exists (select from penstock.scheduled_job j where j.id = k.job_id and j.ending is null and j.function = :function)
+   or exists (select from penstock.running_job j where j.id = k.job_id and j.ending is null and j.function = :function);
 
 -- find_key: whether an event with a key was sent to a run.
 select 1 from penstock.workflow_event where run = :run and name = :name and key = :key;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2s
 from typing import NamedTuple
 
@@ -32,6 +33,11 @@ _BUILD = (
 _SETTINGS = (
     "select set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', $1, true), "
     "set_config('hnsw.max_scan_tuples', '100000', true), set_config('hnsw.scan_mem_multiplier', '4', true)"
+)
+_LACKS = "A VectorIndex on PostgreSQL needs the extension pgvector"
+_INSTALL = (
+    "Install it on the server, such as Debian's postgresql-17-pgvector, and have an administrator run create extension "
+    "vector in this database."
 )
 _CREATE = "create extension if not exists vector"
 _EXTENSION = (
@@ -81,57 +87,59 @@ class PostgresSearches(Searches):
     )
 
     async def nearest(self, session: OpenTransaction, number: int, wanted: Nearest) -> Sequence[Row]:
-        schema, size = (await self._find_extension()).schema, len(wanted.vector)
+        extension, size = await self._find_extension(), len(wanted.vector)
         lists = [*wanted.filters.values(), *([[*map(self._mark, wanted.without)]] if wanted.without else ())]
         chosen = [f"f{place} = any($X::bigint[])" for place in wanted.filters]
         chosen += ["mark <> all($X::bytea[])"] * bool(wanted.without)
         where = " and ".join(text.replace("X", str(place)) for place, text in enumerate(chosen, 2)) or "true"
-        count, given = wanted.count + _SPARE, f"$1::real[]::{schema}.vector"
-        rows = f"select key, {schema}.vector_send(vector) as sent from {{t}} where {where} order by"
-        operator, args = f"operator({schema}.<#>)", [[*wanted.vector], *lists]
+        count, schema = wanted.count + _SPARE, extension.schema
+        # The vectors of the chosen rows alone are sent: a sort would carry all of them.
+        rows = (
+            f"select key, {schema}.vector_send(vector) from {{t}} where docid in "
+            f"(select docid from {{t}} where {where} order by"
+        )
+        operator, given, args = f"operator({schema}.<#>)", f"$1::real[]::{schema}.vector", [[*wanted.vector], *lists]
         found: Sequence[Row] = ()
-        indexed = (await self._find_extension()).index_type(size)
-        if indexed and await self._has_many(session, number, where, args, _MOST_COMPARED // size):
+        indexed = extension.index_type(size)
+        if indexed and await self._has_many(session, number, where, lists, _MOST_COMPARED // size):
             await session.execute(Statement(_SETTINGS), [str(min(1_000, max(400, 2 * count)))])
-            near = f"{rows} vector::{indexed}({size}) {operator} {given}::{indexed}({size}) limit {2 * count}"
+            near = f"{rows} vector::{indexed}({size}) {operator} {given}::{indexed}({size}) limit {2 * count})"
             found = await session.fetch(self._on(number, near), args)
         if len(found) < wanted.count:  # or the ones that fit lie too far away for the index
             # A sum, so that no index gives the order.
-            exact = f"{rows} (vector {operator} {given}) + 0, key limit {count}"
+            exact = f"{rows} (vector {operator} {given}) + 0, key limit {count})"
             found = await session.fetch(self._on(number, exact), args)
         return [(key, _little_endian(sent[4:])) for key, sent in found]  # without the number of its dimensions
 
     async def _has_many(
-        self, session: OpenTransaction, number: int, where: str, args: Sequence[object], most: int
+        self, session: OpenTransaction, number: int, where: str, lists: Sequence[object], most: int
     ) -> bool:
         """Whether more rows than `most` are chosen."""
-        counted = f"select count(*) from (select from {{t}} where {where} and $1::real[] is not null limit {most + 1})"
-        ((found,),) = await session.fetch(self._on(number, f"{counted} as counted"), args)
+        chosen = f"select from {{t}} where {where} and $1::text is null limit {most + 1}"
+        args = [None, *lists]  # the lists are numbered from 2
+        ((found,),) = await session.fetch(self._on(number, f"select count(*) from ({chosen}) as chosen"), args)
         return bool(found > most)
 
     async def _check_vectors(self) -> None:
         self._extension = None  # it may be another one by now
-        async with self._reading() as session:
-            if await session.fetch(Statement(_EXTENSION)):
-                return
+        with suppress(ConfigError):
+            await self._find_extension()
+            return
         try:
             async with self._writing() as session:
                 await session.execute(Statement(_CREATE))
-        except PenstockError as error:
-            raise ConfigError(
-                f"A VectorIndex on PostgreSQL needs the extension pgvector: {error.what}",
-                fix="Install it on the server, such as Debian's postgresql-17-pgvector, and have an administrator run "
-                "create extension vector in this database.",
-            ) from error
+        except PenstockError as error:  # or another process was quicker
+            with suppress(ConfigError):
+                await self._find_extension()
+                return
+            raise ConfigError(f"{_LACKS}: {error.what}", fix=_INSTALL) from error
 
     async def _find_extension(self) -> _Extension:
         if self._extension is None:
             async with self._reading() as session:
                 found = await session.fetch(Statement(_EXTENSION))
             if not found:
-                raise ConfigError(
-                    "The extension pgvector is gone from this database.", fix="Run create extension vector."
-                )
+                raise ConfigError(f"{_LACKS}.", fix=_INSTALL)
             ((schema, version),) = found
             self._extension = _Extension(schema, tuple(int(part) for part in version.split(".") if part.isdigit()))
         return self._extension
