@@ -10,6 +10,7 @@ import comments
 import kitchen
 import pytest
 from flow import billing_component as billing
+from flow import shapes_component as shapes
 
 from penstock import (
     AccessDenied,
@@ -167,6 +168,17 @@ async def test_jobs_that_share_a_transaction_read_the_rows_of_their_use(
 async def test_an_action_of_a_component_runs_in_a_process(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         assert await test.run_action(shop[billing.compute], 7) == 49
+
+
+async def test_vectors_of_two_uses_are_apart(database_url: str) -> None:
+    program = App()
+    here, there = (program.use(shapes.app, name=name) for name in ("here", "there"))
+    async with TestApp(program, database_url) as test:
+        await test.run_mutation(here[shapes.draw], "a line", [1.0, 0.0])
+        await test.run_mutation(there[shapes.draw], "a circle", [0.0, 1.0])
+        await test.run_until_idle()
+        assert await test.run_action(here[shapes.nearest], [1.0, 0.0]) == [1.0]
+        assert await test.run_action(there[shapes.nearest], [1.0, 0.0]) == [0.0]
 
 
 # ----- one transaction
