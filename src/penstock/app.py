@@ -423,7 +423,6 @@ class Backend(CallerBackend):
     ) -> None:
         """Open the database, bring its tables up to date, and start services."""
         self.engine.scope = self.app.work().narrow(only or {})
-        self.engine.journal.workflows = frozenset(self.app.registry.workflows)
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         self.app.check_components()
         self._check_functions()

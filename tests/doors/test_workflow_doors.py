@@ -280,6 +280,9 @@ async def test_callers_learn_the_errors_that_are_meant_for_them(database_url: st
             assert "ArgumentValidationError" in await desk.see("ada", "trip", wrong)
         assert "ArgumentValidationError" in await desk.send("ada", "card_added", runs[0], payload={"token": 1})
         assert "ArgumentValidationError" in await desk.start("ada", "trip", place=1)
+        for key in ("", "k" * 201, "\0", 1):
+            sent = await desk.send("ada", "card_added", runs[0], payload={"token": "tok"}, key=key)
+            assert "ArgumentValidationError" in sent, key
 
 
 async def test_a_browser_sees_a_run_move(database_url: str) -> None:

@@ -84,6 +84,7 @@ class Engine:
         self.renewals = Renewals(config, clock, registry)
         meters = Meters() if config.dev or config.metrics_token or config.metrics_port else None
         self.journal = Journal(Logbook(clock), meters, tells_runs=config.dev)
+        self.journal.workflows = frozenset(registry.workflows)
         self._writes_logbook = True  # whether the last time went well
         self.practices = practices_of(f"{'log' if config.dev else 'off'}, {config.practices}")
         self._threads: dict[str, Threads] = {}

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Generic, Literal, cast
+from typing import Annotated, Any, Generic, Literal, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typing_extensions import TypeVar
 
 from penstock.calls.run.context import MutationCtx, QueryCtx
-from penstock.calls.workflows.events import Event
+from penstock.calls.workflows.events import LONGEST_KEY, Event
 from penstock.errors import ApplicationError, DeclarationError, InputError
 from penstock.functions.access import Access, Guard, access_of, public
 from penstock.functions.function import AnyFunction, MutationFunction, QueryFunction, WorkflowFunction
@@ -28,6 +28,7 @@ from penstock.workflows.waterfall import doing_of
 
 R = TypeVar("R", default=Any)
 
+_Key = Annotated[str, Field(min_length=1, max_length=LONGEST_KEY, pattern=r"^[^\x00]*$")]
 _EVENTS = "events"  # the module of the functions that send events
 
 
@@ -82,7 +83,7 @@ def make_run_doors(workflow: WorkflowFunction[Any, Any, Any, Any], access: Acces
 def make_event_door(event: Event[Any], access: Access | Guard) -> AnyFunction:
     """Make the function by which callers send an event to runs that they see, if they have access."""
 
-    async def send(ctx: MutationCtx, run: JobId, payload: Any = None, key: str | None = None) -> bool:
+    async def send(ctx: MutationCtx, run: JobId, payload: Any = None, key: _Key | None = None) -> bool:
         uuid = job_uuid(run)
         found = await ctx.job_calls.store.workflows.find_open(uuid)
         workflow = None if found is None else ctx.job_calls.engine.registry.find(found.function)

@@ -29,7 +29,7 @@ Address: TypeAlias = JobId | tuple[WorkflowFunction[Any, Any, Any, Any], str]
 """A run: the id of its job, or its workflow and the key with which it was enqueued."""
 
 MOST_UNREAD = 10_000  # events of one run that it has not received; the SQL of plain senders says so too
-_LONGEST_KEY = 200
+LONGEST_KEY = 200
 
 
 class Event(Generic[T]):
@@ -149,8 +149,8 @@ class Event(Generic[T]):
     async def _send(self, calls: JobCalls, runs: list[UUID], payload: T, key: str | None) -> list[UUID]:
         """Send it to those of these runs that have not ended; these."""
         given: object = key
-        if given is not None and not (isinstance(given, str) and 0 < len(given) <= _LONGEST_KEY and is_storable(given)):
-            raise ValueInvalid(f"The key of an event is a text of 1 to {_LONGEST_KEY} characters, not {key!r}.")
+        if given is not None and not (isinstance(given, str) and 0 < len(given) <= LONGEST_KEY and is_storable(given)):
+            raise ValueInvalid(f"The key of an event is a text of 1 to {LONGEST_KEY} characters, not {key!r}.")
         text, limit = self.encode(payload), calls.engine.config.max_job_argument_bytes
         if (size := text_bytes(text)) > limit:
             raise LimitExceeded(
