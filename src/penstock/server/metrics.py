@@ -81,9 +81,6 @@ async def _read(backend: Backend) -> dict[str, dict[Labels, float]]:
     feed = await see_feed(store.changes, _MOST_CHANGES)
     rows = await store.outboxes.list()
     outboxes = await look_at(store, rows, now, lambda _name: True, _MOST_CHANGES) if rows else []
-    workflows = backend.app.registry.workflows
-    active = await store.workflows.count_active(workflows, _MOST) if workflows else []
-    runs = {(one.function, one.waits): one.number for one in active}
     readers, oldest = [reader for _row, reader in feed.readers], feed.oldest_transaction
     return {
         "penstock_database_up": {(): 1.0},
@@ -103,8 +100,6 @@ async def _read(backend: Backend) -> dict[str, dict[Labels, float]]:
             (one.name,): one.reconciled_at.timestamp() for one in tasks if one.reconciled_at
         },
         "penstock_task_paused": {(one.name,): float(one.paused) for one in tasks},
-        "penstock_workflow_running": {(name,): runs.get((name, False), 0) for name in workflows},
-        "penstock_workflow_waiting": {(name,): runs.get((name, True), 0) for name in workflows},
         "penstock_change_reader_rows": {(one.name,): one.rows for one in readers},
         "penstock_change_reader_seconds": {(one.name,): one.age(now).total_seconds() for one in readers},
         "penstock_change_bytes": {(): feed.size},
