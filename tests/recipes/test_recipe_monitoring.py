@@ -63,7 +63,8 @@ def test_prometheus_reads_the_metrics_and_the_alerts(recipe: Recipe, sqlite_url:
     metrics, port = free_port(), free_port()
     recipe.environment |= {"DATABASE_URL": sqlite_url, "OTEL_SDK_DISABLED": "true"}
     (recipe.folder / "penstock.yaml").write_text(recipe.run("penstock", "monitoring", "alerts"))
-    web = recipe.start("penstock", "serve", "--services", "--metrics-port", str(metrics), "--port", "{port}")
+    recipe.environment["PENSTOCK_METRICS_PORT"] = str(metrics)
+    web = recipe.start("penstock", "serve", "--services", "--port", "{port}")
     httpx.post(f"{web.url}/api/mutation", json=CALL)
     file = recipe.folder / "prometheus.yml"
     file.write_text(file.read_text().replace("127.0.0.1:9100", f"127.0.0.1:{metrics}"))

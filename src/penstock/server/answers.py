@@ -168,7 +168,15 @@ def action_answer(error: BaseException, exchange: Exchange) -> Answer:
 
 
 def framework_answer(error: BaseException, *, dev: bool) -> Answer:
-    """The answer to an error inside another web framework, whose requests have no id."""
+    """The answer to an error inside another web framework, whose requests have no id.
+
+    Args:
+        error: What a call of a function has raised.
+        dev: Whether the caller sees the text of each error.
+
+    Returns:
+        The answer: ``status``, ``body`` as bytes of JSON, and ``headers``. The log has the full error.
+    """
     function = error.raised_in if isinstance(error, errors.PenstockError) else ""
     return plain_answer(error, Exchange(f"{SystemClock().seed():016x}", dev, function))
 

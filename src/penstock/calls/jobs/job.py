@@ -339,8 +339,8 @@ def _park(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:
 def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
     text, trace = storable(error_text(error)[:_LONGEST_ERROR]), storable(trace_text(error)[-_LONGEST_ERROR:])
-    known: dict[str, Any] = {"error": text, "traceback": trace, "form": error_outcome(error), "cause": error}
-    return Outcome(JobEvent.RAISED, retryable=not isinstance(error, NonRetryableError), **known)
+    again, form = not isinstance(error, NonRetryableError), error_outcome(error)
+    return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=again, form=form, cause=error)
 
 
 def outcome_of_interrupt(run: JobRun) -> Outcome:
