@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +17,14 @@ def recipes(root: Path) -> list[Path]:
     return sorted((root / "docs" / "recipes").glob("*.md"))
 
 
+def text_of(file: Path) -> str:
+    """The text of a file; of a notebook the code of its cells."""
+    text = file.read_text("utf-8", errors="ignore")
+    if file.suffix != ".ipynb":
+        return text
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+
+
 def bare(code: str) -> str:
     """Code without the spaces in which a part of it differs from the whole."""
     return "".join(code.split())
@@ -25,7 +34,7 @@ def test_what_a_recipe_shows_is_in_its_program(root: Path, blocks: dict[Path, li
     for page in recipes(root):
         folders = [root / path for path in _NAMED.findall(page.read_text("utf-8"))]
         files = [file for folder in folders for file in sorted(folder.rglob("*"))]
-        texts = [bare(file.read_text("utf-8", errors="ignore")) for file in files if file.is_file()]
+        texts = [bare(text_of(file)) for file in files if file.is_file()]
         for block in blocks[page]:
             shown = bare("\n".join(block.lines))
             assert block.language not in _SHOWN or any(shown in text for text in texts), f"{page.name}:{block.first}"

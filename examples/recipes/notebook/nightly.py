@@ -1,14 +1,14 @@
 """A script: ``python nightly.py``. It runs its own worker, and waits for one job."""
 
-from stock import add, app, report, reports
+from stock import app, close_day, reports
 
 from penstock import Success
 
 
 def main() -> None:
     with app.sync.open(services=["worker"]) as backend:
-        backend.run_mutation(add, "pen", 3)
-        match reports.result(backend, reports.enqueue(backend, report)):
+        work = backend.run_mutation(close_day, "pen", 3)
+        match reports.result(backend, work):
             case Success(text):
                 print(text)
             case other:

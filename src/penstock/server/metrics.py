@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.api.outbox.views import look_at
+from penstock.api.outbox.views import OutboxStatus, look_at
 from penstock.app import Backend
 from penstock.errors import TryAgain
 from penstock.observe.meters import Labels, Meters
@@ -104,6 +105,12 @@ async def _read(backend: Backend) -> dict[str, dict[Labels, float]]:
         "penstock_change_reader_seconds": {(one.name,): one.age(now).total_seconds() for one in readers},
         "penstock_change_bytes": {(): feed.size},
         "penstock_oldest_transaction_seconds": {} if oldest is None else {(): oldest.total_seconds()},
+        **_of_outboxes(outboxes),
+    }
+
+
+def _of_outboxes(outboxes: Sequence[OutboxStatus]) -> dict[str, dict[Labels, float]]:
+    return {
         "penstock_outbox_messages": {(one.name,): one.messages for one in outboxes},
         "penstock_outbox_seconds": {(one.name,): one.seconds for one in outboxes},
         "penstock_outbox_failing": {(one.name,): (one.error is not None) + one.waits_for for one in outboxes},
