@@ -83,6 +83,10 @@ async def test_rt11_a_failed_run_is_told_with_its_task_how_long_it_took_and_why(
             }
             for attempt in (1, 2, 3)
         ]  # fmt: skip
+        told = [one for one in caplog.records if getattr(one, "event", "") == "job.failed"]
+        assert [(one.levelname, one.exc_info is None) for one in told] == [
+            ("WARNING", True), ("WARNING", True), ("ERROR", False),
+        ]  # fmt: skip
         (order,) = await stage.insert(test, Order(amount=1))
         await settle(test)
         job = await record_job(test, order, "good")
