@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sysconfig
@@ -38,7 +39,13 @@ class Program:
         found = [word.replace("{port}", str(self.port)) for word in words]
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                found, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=folder
+                found,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
             )
 
     @property
@@ -102,7 +109,8 @@ class Recipe:
 
     def close(self) -> None:
         for started in self._started:
-            started.process.kill()
+            with suppress(ProcessLookupError):  # with the processes that it has started
+                os.killpg(started.process.pid, signal.SIGKILL)
             started.process.wait()
 
 
