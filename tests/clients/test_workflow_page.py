@@ -114,7 +114,7 @@ async def test_a_person_starts_a_run_and_approves_it(database_url: str, app: Any
             async with listening(web) as url, passing(clock), browser() as opened, quiet_page(opened) as ada:
                 await ada.goto(url)
                 await ada.get_by_role("button", name="Write about tea").click()
-                await expect(ada.get_by_text("queued …")).to_be_visible()
+                await expect(ada.get_by_text("queued")).to_be_visible()
                 await test.run_until_idle(advance=False)
                 await expect(ada.get_by_text("All about tea.")).to_be_visible()
                 await ada.get_by_role("button", name="Publish").click()
