@@ -190,7 +190,7 @@ class Doors(Suite):
             numbers = {f"function f{n}": {"success": 1.0} for n in range(10)}
             await book.write(NOW + timedelta(minutes=minute), numbers, [])
         events = [event(n, f"f{n % 10 if n < 100 else 0}") for n in range(1, 201)]
-        runs = [replace(event(1000 + n), level=RAN) for n in range(30)]
+        runs = [replace(event(1000 + n), level=RAN, name="function.ran") for n in range(30)]
         await book.write(NOW, {}, [*events, *runs])
         now = NOW + timedelta(minutes=10)
         with pytest.MonkeyPatch.context() as less:

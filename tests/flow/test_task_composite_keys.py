@@ -42,6 +42,7 @@ from penstock import (
     TaskFilter,
 )
 from penstock.jobs.states import JobState
+from penstock.schema.table import definition_of
 from penstock.services import reconciler
 from penstock.testing import TestApp, TestClock
 
@@ -251,7 +252,7 @@ async def test_f21_keys_of_all_kinds(database_url: str, monkeypatch: pytest.Monk
 
     async def store(test: TestApp, rows: Iterable[Table]) -> None:
         async def work(transaction: Any) -> None:
-            statements = {type(row): transaction.table(type(row)) for row in rows}
+            statements = {type(row): transaction.statements.of(type(row), definition_of(type(row))) for row in rows}
             for row in rows:
                 one = statements[type(row)]
                 names = tuple(one.definition.positions)

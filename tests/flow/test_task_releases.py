@@ -131,7 +131,7 @@ async def test_runs_that_only_the_filter_of_the_next_release_calls_for_are_left_
             old.clock.advance(timedelta(seconds=1))
             await work(new)
             assert sorted(second_ran) == sorted([older, later])
-            assert await new.job_counts() == {"ready": 0, "scheduled": 0, "running": 0, "success": 4}
+            assert await new.job_counts() == {"ready": 0, "scheduled": 0, "retrying": 0, "running": 0, "success": 4}
 
 
 async def test_a_worker_before_a_narrower_filter_ends_as_skipped_what_has_left_both(database_url: str) -> None:

@@ -403,7 +403,7 @@ async def test_work_goes_on_without_a_worker_until_it_is_completed(database_url:
         for token in tokens:
             await press.complete(backend, token)
         await backend.run_until_idle()
-        assert await backend.job_counts() == {"ready": 0, "scheduled": 0, "running": 0, "success": 4}
+        assert await backend.job_counts() == {"ready": 0, "scheduled": 0, "retrying": 0, "running": 0, "success": 4}
 
 
 async def test_a_failure_is_retried_and_the_next_attempt_has_a_token_of_its_own(database_url: str) -> None:

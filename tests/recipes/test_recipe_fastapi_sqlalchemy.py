@@ -39,7 +39,9 @@ def test_a_team_moves_in(recipe: Recipe, database_url: str) -> None:
         if database_url.startswith("postgresql"):  # SQLite checks no foreign keys by itself
             assert http.post("/bikes/2/rentals").status_code == 500
     jobs = json.loads(recipe.run("penstock", "jobs", "--json"))
-    assert jobs["counts"] == {"ready": 0, "scheduled": 0, "running": 0, "success": 2}, "no mail without a rental"
+    assert jobs["counts"] == {"ready": 0, "scheduled": 0, "retrying": 0, "running": 0, "success": 2}, (
+        "no mail without a rental"
+    )
     web.stop()
     assert "Finished server process" in web.log
     assert worker.stop() == 0

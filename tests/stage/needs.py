@@ -79,15 +79,17 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, An
     """Keep finalizers out of the report of a failure.
 
     The report parses source. A collection inside of the parser may run a finalizer that parses too, as the traceback of
-    its own error does: CPython 3.11 answers that with SystemError, which would end the whole run.
+    its own error does: CPython 3.11 answers that with SystemError, which would end the whole run. So would a captured text
+    that is not UTF-8, as it is sent to the process that shows it.
     """
-    if call.excinfo is None:
-        return (yield)
-    gc.disable()
+    if call.excinfo is not None:
+        gc.disable()
     try:
-        return (yield)
+        report = yield
     finally:
         gc.enable()
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
