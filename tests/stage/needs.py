@@ -79,8 +79,8 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, An
     """Keep finalizers out of the report of a failure.
 
     The report parses source. A collection inside of the parser may run a finalizer that parses too, as the traceback of
-    its own error does: CPython 3.11 answers that with SystemError, which would end the whole run. So would a captured text
-    that is not UTF-8, as it is sent to the process that shows it.
+    its own error does: CPython 3.11 answers that with SystemError, which would end the whole run. So would a captured
+    text that is not UTF-8, as it is sent to the process that shows it.
     """
     if call.excinfo is not None:
         gc.disable()
