@@ -122,8 +122,9 @@ class JobCalls:
 
     def function(self, function: Any) -> AnyFunction:
         """The function that the caller's code means, for a job; `ContextError` if no worker could find it."""
+        if isinstance(function, Function):
+            function.check_job()
         found = self.find_function(function)
-        found.check_job()
         practices.note_schedule(found)
         return found
 
