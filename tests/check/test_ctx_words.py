@@ -25,7 +25,7 @@ WORDS = {
     "auth": Auth,
     "work": ActionWork,
 }
-NOT_AWAITED = {"with_options", "job"}  # of a pool
+NOT_AWAITED = {"with_options", "within", "job"}  # of a pool
 
 
 def awaited(kind: type) -> set[str]:
