@@ -46,9 +46,9 @@ def command(_options: Options, folder: Path, *, postgres: bool | None, web: str 
         web = web or _ask("Which web framework serves the app?", _WEB)
         if react is None:
             react = _ask("A page in React?", ("no", "yes")) == "yes"
-    framework = {None: "penstock", "none": "penstock"}.get(web, web)
+    framework = "penstock" if web in {None, "none"} else str(web)
     plain = framework == "penstock" and not react
-    chosen = ["postgres" if postgres else "sqlite", framework or "", "react" if react else "pageless"]
+    chosen = ["postgres" if postgres else "sqlite", framework, "react" if react else "pageless"]
     chosen.append("plain" if plain else "web")
     extras = ["dashboard", "migrations", *(["postgres"] if postgres else [])]
     wanted = requirement(*extras)

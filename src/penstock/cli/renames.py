@@ -23,13 +23,14 @@ async def rename_columns(app: App, config: Config) -> None:
         if not await store.catalog.list_migrations():
             return  # the database is new
         for change in await differences(store, app.definitions()):
-            for old in [*change.gone]:
-                await _rename_column(store, change, old)
+            taken = set[str]()  # nobody is asked twice for one field
+            for old in change.gone:
+                await _rename_column(store, change, old, taken)
 
 
-async def _rename_column(store: Store, change: Difference, old: str) -> None:
+async def _rename_column(store: Store, change: Difference, old: str, taken: set[str]) -> None:
     for new in change.like(change.gone[old]):
-        if new in change.gone:
+        if new in taken:
             continue
         where = f"{change.table}.{old}"
         if click.confirm(f"{where} is not declared any more, and {new} is new. Rename the column to {new}?", err=True):
@@ -37,5 +38,5 @@ async def _rename_column(store: Store, change: Difference, old: str) -> None:
             async with store.catalog.lock() as lock:
                 await lock.apply(Change(change.table, (f"alter table {table} rename column {column} to {name}",)))
             say(f"renamed: {where} is {new} now, with its values.")
-            change.gone[new] = change.gone.pop(old)  # nobody is asked twice for one field
+            taken.add(new)
             return

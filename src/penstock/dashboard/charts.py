@@ -47,7 +47,7 @@ class Chart:
     """A chart.
 
     Attributes:
-        title: What it shows.
+        title: Its heading.
         lines: Its lines.
         top: The value at the top of its axis.
         tell: Writes a value.

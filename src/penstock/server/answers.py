@@ -171,7 +171,7 @@ def framework_answer(error: BaseException, *, dev: bool) -> Answer:
     """The answer to an error inside another web framework, whose requests have no id.
 
     Args:
-        error: What a call of a function has raised.
+        error: The error that a function raised.
         dev: Whether the caller sees the text of each error.
 
     Returns:

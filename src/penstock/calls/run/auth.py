@@ -80,7 +80,7 @@ class SigningAuth(Auth):
         cannot be revoked, and everybody who has it can read the claims. The first token makes the key.
 
         Args:
-            claims: What it says, such as ``sub`` and ``aud``, as JSON has it, in 4,000 bytes at most. ``iss`` is the
+            claims: Its claims, such as ``sub`` and ``aud``, as JSON has it, in 4,000 bytes at most. ``iss`` is the
                 setting ``public_url``, and ``iat`` and ``exp`` are times; these are not given here, nor is ``nbf``.
             expires_in: How long it holds, from a second to an hour.
 

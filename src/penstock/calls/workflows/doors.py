@@ -37,7 +37,7 @@ class RunStatus(BaseModel, Generic[R]):
 
     Attributes:
         state: What it does, or how it has ended. One that is parked waits for code that fits it.
-        published: What it has published last.
+        published: The value that it published last.
         result: Its result, if its state is success.
         error: Why it failed, if its code raised an ApplicationError.
     """
