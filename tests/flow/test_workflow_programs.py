@@ -378,6 +378,7 @@ ALL_OF_IT = {
     "cancel": ("stop", ("finally", ("seq", ("undone",), ("stop", ("undone",)), ("write",)))),
     "failure": ("finally", ("seq", ("undone",), ("undone",), ("refuse",))),
     "lock": ("lock", ("write",), ("act",), ("sleep", 2)),
+    "patches": ("gather", ("seq", ("look",), ("patch",), ("act",)), ("write",), ("seq", ("act",), ("patch",))),
 }
 _MOST = 60
 

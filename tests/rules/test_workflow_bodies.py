@@ -407,7 +407,7 @@ def test_a_patch_holds_for_each_run_at_each_place_as_it_was_when_it_passed() -> 
     assert old.has_ended
     waiting = begin(ac, [recorded(1, "a")])
     assert [call.args for call in waiting.open.values()] == ['{"what":"c"}']
-    slept = begin(ac, [Record(BEGINNING, RecordKind.BEGIN, 0, START, digest="1"), recorded(1, "a")])
+    slept = begin(ac, [Record(BEGINNING, RecordKind.BEGIN, 0, START, learned=1), recorded(1, "a")])
     assert [call.args for call in slept.open.values()] == ['{"what":"b"}']
     woken = begin(ac, [Record(BEGINNING, RecordKind.BEGIN, 0, START, digest="0"), recorded(1, "a")])
     assert [call.args for call in woken.open.values()] == ['{"what":"c"}']

@@ -27,7 +27,8 @@ class History:
         placed = [record for record in self._records.values() if record.place is not None]
         self.deliveries = sorted(placed, key=lambda record: record.place or 0)  # in the order in which they were made
         self._highest = max(self._records, default=BEGINNING)
-        self.last_place = self._place = max((record.place or 0 for record in placed), default=-1)
+        self._place = max((record.place or 0 for record in placed), default=-1)
+        self._learned = max(map(_place_before, self._records.values()), default=-1)
 
     @property
     def beginning(self) -> Record | None:
@@ -35,9 +36,8 @@ class History:
         return self._records.get(BEGINNING)
 
     def is_passed(self, place: int) -> bool:
-        """Whether the run did all that its body does after the delivery of a place: it learned more, or slept."""
-        noted = (self._records.get(BEGINNING), self._records.get(-place))
-        return place < self.last_place or any(one is not None and one.digest == str(place) for one in noted)
+        """Whether the run had learned of a place, and done all that its body does then, as something was stored."""
+        return place <= self._learned
 
     @property
     def open_jobs(self) -> list[UUID]:
@@ -58,6 +58,10 @@ class History:
         self._records[record.number] = record
         if record.kind is RecordKind.CANCEL:
             self.cancel = record
+
+    def note_stored(self, records: Iterable[Record]) -> None:
+        """Note that records are stored, by which it is known how far the body has come."""
+        self._learned = max(self._learned, *map(_place_before, records))
 
     def match(self, number: int, kind: RecordKind, function: str, digest: str, args: str | None) -> Record | None:
         """The record of a call that the body makes; None if it is a new one.
@@ -98,6 +102,11 @@ class History:
         """
         if record.kind in IS_CALL and record.number not in open_calls:
             raise Mismatch(f"call {record.number} was {record}, and the code now does not make it")
+
+
+def _place_before(record: Record) -> int:
+    """The place that the body had learned as a record was stored; if that is not known, the one before its own."""
+    return (record.place or 0) - 1 if record.learned is None else record.learned
 
 
 def split_at(records: Iterable[Record], step: int) -> tuple[list[Record], list[Record]]:

@@ -48,14 +48,14 @@ class Record:
         place: Its place in the order in which the body learned of it; None as long as it has not.
         at: When that was.
         function: The name of the function that was called, of the events, or of the patch.
-        digest: A digest of the arguments. Of the beginning, and of a time that has come: the place after which the run
-            has slept.
+        digest: A digest of the arguments.
         args: The arguments as JSON, to be shown: shortened, and without secrets.
         outcome: The result or the error, as `outcome` writes it; None if it is not known yet.
         attempts: Attempts at a step that have begun, if they are counted.
         due_at: When the next attempt begins.
         job: The job that runs the step.
         made_at: When the body made the call.
+        learned: The place of what the body had learned last as this was stored.
     """
 
     number: int
@@ -70,6 +70,7 @@ class Record:
     due_at: datetime | None = None
     job: UUID | None = None
     made_at: datetime | None = None
+    learned: int | None = None
 
     def __str__(self) -> str:
         return describe(self.kind, self.function, self.args)

@@ -177,9 +177,10 @@ class Body:
             ContextError: The body does what no replay can repeat.
         """
         if self.has_ended:
-            if record.number not in self.open or not self.open[record.number].is_abandoned:
+            call = self.open.get(record.number)
+            if call is None or not (call.is_abandoned or call.kind is RecordKind.MUTATION):
                 raise Mismatch(f"the code ends where call {record.number} was {record}")
-            return  # it was about to commit as the body cancelled it, and ended
+            return  # it was about to end, or to commit, as the body ended
         self.history.check_delivery(record, self.open)
         self.now = max(self.now, record.at)
         self._size += len(record.outcome or "") + len(record.args or "")

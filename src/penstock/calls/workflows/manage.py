@@ -61,13 +61,14 @@ async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Se
     status, _ = await _find(calls, run)
     if status.state not in RETRIABLE:
         raise DataError(f"{run} is {status.state.value}; only runs that failed or were canceled are retried.")
-    _, deleted = await look_back(calls, run, step)
+    kept, deleted = await look_back(calls, run, step)
     store, decrypt = calls.engine.store.workflows, calls.engine.store.encryption.decrypt
     waits = [one for one in deleted if one.kind is RecordKind.EVENT and one.outcome]
     results = [decode_json(decrypt(one.outcome or "")).get("result") or {} for one in waits]
     events = [result["id"] for result in results if "id" in result]
     numbers = [one.number for one in deleted]
-    await calls.runner.attempt(lambda: store.take_back(job_uuid(run), numbers, events))
+    last = max(one.place or 0 for one in kept)
+    await calls.runner.attempt(lambda: store.take_back(job_uuid(run), last, numbers, events))
     if not await calls.retry([job_uuid(run)]):
         raise DataError(f"{run} was retried by somebody else.")
     return deleted
@@ -104,7 +105,7 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     job = make(args)
     copies = [one for one in kept if one.place is not None or one.kind is RecordKind.PATCH]
     begun = encryption.encrypt(Beginning(secret=secret()).write())
-    copies = [replace(one, outcome=begun) if one.number == BEGINNING else one for one in copies]
+    copies = [replace(one, learned=None, outcome=begun if one.number == BEGINNING else one.outcome) for one in copies]
 
     async def send(transaction: Transaction) -> None:
         transaction.add_job(job)

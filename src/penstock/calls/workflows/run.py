@@ -234,6 +234,7 @@ class _Run:
         outcome = self._encrypt(Beginning(beginning.life + 1, beginning.secret))
         begun = Record(BEGINNING, RecordKind.BEGIN, 0, now, outcome=outcome)
         args = JobCalls(self._runner, None).fitting(args, f"The arguments of {self._function.name}")
+        self._steps.learned = -1  # nothing, not even that it has begun
         await self._steps.suspend(suspend(self._job, now, now, "Begins again"), (begun, args))
         self._run.asleep = True
 
@@ -280,6 +281,7 @@ class _Run:
         for patch in self._body.patches:
             self._steps.buffer(patch)
         self._body.patches.clear()
+        self._steps.learned = self._body.place
 
     def _lose(self, call: OpenCall) -> None:
         """End a step that began under a worker that died, and must not begin again."""
@@ -482,14 +484,13 @@ class _Run:
 
     def _note_sleep(self, now: datetime) -> None:
         """Note how far the body came, how many ends wake the run, and if it has a timeout the time since it woke."""
-        place, awaited = self._body.place, count_awaited(self._body.open.values())
-        passed = self._begun.digest if self._steps.note_slept(place) else str(place)
+        awaited = count_awaited(self._body.open.values())
         ends = 0 if awaited == 1 else awaited  # as a run has at first
-        noted, beginning = replace(self._begun, attempts=ends, digest=passed), self._steps.beginning
+        noted, beginning = replace(self._begun, attempts=ends), self._steps.beginning
         if self._job.options.timeout is not None:
             active = beginning.active + (now - self._woke).total_seconds()
             noted = replace(noted, outcome=self._encrypt(replace(beginning, active=active)))
-        if noted != self._begun:
+        if noted != self._begun or not self._steps.notes_place:
             self._steps.buffer(noted)
 
 

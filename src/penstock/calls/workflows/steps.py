@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, ClassVar
@@ -65,6 +65,7 @@ class _MutationStep(_Step):
     made: OpenCall
     carried: Sequence[Record]
     carries: bool  # whether it is the only step that writes
+    stored: Write = field(default_factory=Write)  # by the commit, once that has succeeded
 
     for_ever: ClassVar[bool] = True
 
@@ -80,8 +81,8 @@ class _MutationStep(_Step):
     async def seal(self, session: Session, answer: str) -> None:
         if self.made.is_abandoned:
             raise _Abandoned
-        records = [*self.carried, self.steps.reserve(self.made, answer)]
-        await self.steps.write_within(session, records, publishes=self.carries)
+        record = self.steps.reserve(self.made, answer)
+        self.stored = await self.steps.write_within(session, self.carried, record, publishes=self.carries)
 
 
 class Steps:
@@ -91,6 +92,7 @@ class Steps:
         self.notice = asyncio.Event()  # something has happened that the run may be interested in
         self.seen = set[int]()  # numbers of calls that need not be begun any more
         self.beginning = Beginning()  # the facts with which the run began
+        self.learned = 0  # the place of what the body has learned last, with its changes of the code taken up
         self.waited = False  # whether a wait has passed in which nothing happened
         self._runner, self._run, self._history = runner, run, history
         self._engine, self._store = runner.engine, runner.engine.store.workflows
@@ -99,6 +101,7 @@ class Steps:
         self._attempts: dict[int, JobRun] = {}
         self._carrier: asyncio.Task[None] | None = None  # the mutation that carries records of others
         self._buffered: list[Record] = []  # what is not stored yet
+        self._patches: list[Record] = []  # what of it is, or was until a write that goes on, a change of the code
         self._ready: list[tuple[int, Record]] = []  # what the body learns next
         self._mutations = 0  # that run
         self._reserved: dict[int, Record] = {}  # by number: records of mutations that may be about to commit
@@ -191,14 +194,13 @@ class Steps:
         """Keep a record until the next ones are stored."""
         self._history.note(record)
         self._buffered.append(record)
+        if record.kind is RecordKind.PATCH:
+            self._patches.append(record)
 
-    def note_slept(self, place: int) -> bool:
-        """Note with the time at this place, if it is still to be stored, that the run sleeps then; whether it is."""
-        for index, record in enumerate(self._buffered):
-            if record.number == -place:
-                self._buffered[index] = replace(record, digest=str(place))
-                return True
-        return False
+    @property
+    def notes_place(self) -> bool:
+        """Whether what is stored tells how far the body has come, or will once the next records are stored."""
+        return bool(self._buffered) or self._history.is_passed(self.learned)
 
     def settle(self, call: OpenCall, outcome: str, *, at: datetime | None = None) -> None:
         """Take the outcome of a call, which the body learns once it is stored."""
@@ -313,11 +315,18 @@ class Steps:
         found = await self._store.find(self._id, call.number)
         return found if found is not None and found.outcome is not None else None
 
-    async def write_within(self, session: Session, records: Sequence[Record], *, publishes: bool) -> None:
-        """Write records in the transaction of a mutation, and what is published if no other may do so now."""
-        write = self._write(records, published=self._published if publishes else None)
+    async def write_within(
+        self, session: Session, carried: Sequence[Record], record: Record, *, publishes: bool
+    ) -> Write:
+        """Write records in the transaction of a mutation, and what is published if no other may do so now.
+
+        They tell how far the body has come, so the changes of the code that it has taken up by then go with them.
+        """
+        records = {one.number: one for one in (*self._patches, *carried, record)}
+        write = self._write([*records.values()], published=self._published if publishes else None)
         now = self._engine.clock.now()
         await self._store.write_within(session, self._id, self._run.lease, write, now)
+        return write
 
     def outcome_of(self, function: AnyFunction, result: Any) -> str:
         """The outcome of a step that returned, as it is stored."""
@@ -352,11 +361,12 @@ class Steps:
             self.notice.set()
 
     async def _mutate(self, call: OpenCall, carried: list[Record], *, carries: bool) -> None:
-        function, job, published = self._function(call), self._attempt(call), self._published
+        function, job = self._function(call), self._attempt(call)
         about: dict[str, Any] = {"caller": caller_of_job(function), "depth": 1, "job": job}
         about |= {"steps": self, "made": call, "carried": carried, "carries": carries}
+        step = _MutationStep(function, call.args, **about)
         try:
-            await self._runner.mutation(_MutationStep(function, call.args, **about))
+            await self._runner.mutation(step)
         except _Recorded as found:
             self._reserved[call.number] = found.record
         except _Abandoned:
@@ -371,8 +381,8 @@ class Steps:
                 return
             self.settle(call, error_outcome(error))
             return
-        stored = [*carried, record := self._reserved.pop(call.number)]
-        self._note_stored(Write(stored, published=published if carries else None))
+        record = self._reserved.pop(call.number)
+        self._note_stored(step.stored)
         self._history.note(record)
         self._put(record)
         if points.armed:
@@ -468,7 +478,8 @@ class Steps:
         return [*{record.number: record for record in taken}.values()]  # of one number the last
 
     def _write(self, records: Sequence[Record], **others: Any) -> Write:
-        return Write(records, **others, restarts=self._run.job.attempt > 1 and bool(records))
+        noted = [replace(record, learned=self.learned) for record in records]
+        return Write(noted, **others, restarts=self._run.job.attempt > 1 and bool(records))
 
     def _note_stored(self, write: Write) -> None:
         self._unsafe -= {record.place for record in write.records if record.place is not None}
@@ -476,6 +487,9 @@ class Steps:
             self._published = None
         if write.records:
             self._run.job.attempt = 1  # it got on, so crashes are counted from here
+            self._history.note_stored(write.records)
+            stored = {record.number for record in write.records}
+            self._patches = [one for one in self._patches if one.number not in stored]
 
 
 def _too_deep(call: OpenCall) -> LimitExceeded:

@@ -1,5 +1,5 @@
 -- {record}: a record of a run.
-number, kind, place, at, function, digest, args, outcome, attempts, due_at, job, made_at
+number, kind, place, at, function, digest, args, outcome, attempts, due_at, job, made_at, learned
 
 -- history: the records of a run.
 select {record} from penstock.workflow_record where run = :run;
@@ -13,28 +13,29 @@ select 1 as held from penstock.running_job where id = :run and lease = :lease fo
 -- record: add records of a run, or the outcomes of calls that have begun.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at)
+values (:run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at, :learned)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at, digest = excluded.digest;
+    due_at = excluded.due_at, learned = excluded.learned;
 -- PostgreSQL: any number at once.
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[],
+    :learned::bigint[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at, digest = excluded.digest;
+    due_at = excluded.due_at, learned = excluded.learned;
 
 -- record_alone: add records of a run that is still under its lease, by themselves; the number of each that was added.
 -- SQLite: one at a time.
 insert into penstock.workflow_record (run, {record})
-select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at
+select :run, :number, :kind, :place, :at, :function, :digest, :args, :outcome, :attempts, :due_at, :job, :made_at, :learned
 where exists (select 1 from penstock.running_job where id = :run and lease = :lease)
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at, digest = excluded.digest
+    due_at = excluded.due_at, learned = excluded.learned
 returning number;
 -- PostgreSQL: any number at once.
 with held as materialized (
@@ -43,11 +44,12 @@ with held as materialized (
 insert into penstock.workflow_record (run, {record})
 select :run::uuid, t.* from held cross join unnest(
     :number::bigint[], :kind::text[], :place::bigint[], :at::timestamptz[], :function::text[], :digest::text[],
-    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[]
+    :args::text[], :outcome::text[], :attempts::integer[], :due_at::timestamptz[], :job::uuid[], :made_at::timestamptz[],
+    :learned::bigint[]
 ) as t ({record})
 on conflict (run, number) do update
 set place = excluded.place, at = excluded.at, outcome = excluded.outcome, attempts = excluded.attempts,
-    due_at = excluded.due_at, digest = excluded.digest
+    due_at = excluded.due_at, learned = excluded.learned
 returning number;
 
 -- reset_attempts: count the attempts at a run from 1 again, as it got on.
@@ -70,6 +72,9 @@ update penstock.workflow_event set received = true where run = :run and id = any
 delete from penstock.workflow_record
 where run = :run and number = any(:numbers::bigint[])
   and exists (select from penstock.finished_job j where j.id = :run and j.state in ('failed', 'canceled'));
+
+-- unlearn: let a run know of nothing after a place.
+update penstock.workflow_record set learned = null where run = :run and learned > :last;
 
 -- unreceive: let a run receive events again.
 update penstock.workflow_event set received = false where run = :run and id = any(:ids::bigint[]);
