@@ -108,4 +108,7 @@ async def run_with_crashes(backend: TestApp, crashes: list[int], *, advance: boo
             await backend.worker.kill()
         backend.clock.advance(EXPIRED)
     await backend.run_until_idle(advance=advance, raise_errors=False)
+    if (await backend.job_counts())["running"]:  # the dead worker has claimed one in its last moment
+        backend.clock.advance(EXPIRED)
+        await backend.run_until_idle(advance=advance, raise_errors=False)
     return found
