@@ -342,6 +342,56 @@ async def test_keys_of_several_types_in_one_column_have_an_order(sqlite_url: str
             await test.indexer.tick()
 
 
+async def test_a_row_whose_key_was_spelled_otherwise_before_is_found_once(sqlite_url: str) -> None:
+    await run_sql(sqlite_url, "create table named (name text collate nocase primary key, text text)")
+
+    class Named(Table, source="named", key="name", managed=False):
+        name: str
+        text: str
+
+        by_text = SearchIndex("text")
+
+    named = App(tables=[Named])
+    _, read, _ = tell_in(named)
+    searched = lambda ctx: ctx.db.query(Named).with_search_index(Named.by_text, "word").collect()  # noqa: E731
+    async with TestApp(named, sqlite_url) as test:
+        await run_sql(sqlite_url, "insert into named values ('ada', 'word'), ('Bob', 'word')")
+        await test.indexer.tick()
+        for write in (
+            "update named set name = 'ADA' where name = 'ada'",
+            "replace into named values ('Ada', 'word')",
+            "replace into named values ('aDa', 'other'), ('bob', 'a word')",
+        ):
+            await run_sql(sqlite_url, write)
+            known = await test.run_query(read, searched)
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+            assert known == await test.run_query(read, searched)
+            names = {"ADA", "Bob"} if "update" in write else {"Ada", "Bob"} if "Ada" in write else {"bob"}
+            assert {row.name for row in known} == names
+            assert len(known) == len(names)
+
+
+async def test_rows_with_padded_keys_are_found(database_url: str) -> None:
+    await run_sql(database_url, "create table padded (name char(5) primary key, text text)")
+
+    class Padded(Table, source="padded", key="name", managed=False):
+        name: str
+        text: str
+
+        by_text = SearchIndex("text")
+
+    padded = App(tables=[Padded])
+    _, read, _ = tell_in(padded)
+    async with TestApp(padded, database_url) as test:
+        await run_sql(database_url, "insert into padded values ('a', 'one word'), ('b', 'a word')")
+        for _ in range(2):
+            searched = lambda ctx: ctx.db.query(Padded).with_search_index(Padded.by_text, "word").collect()  # noqa: E731
+            assert {row.name.strip() for row in await test.run_query(read, searched)} == {"a", "b"}
+            test.clock.advance(SECOND)
+            await test.indexer.tick()
+
+
 # ----- what is refused
 
 

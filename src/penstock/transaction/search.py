@@ -35,7 +35,7 @@ from penstock.transaction.pages import (
 )
 from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import rule_of
-from penstock.transaction.searching import PIECE, filter_value, find_unread, pieces
+from penstock.transaction.searching import PIECE, filter_value, find_unread, is_spelled, pieces
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -259,21 +259,26 @@ class Search(Generic[T]):
             )
 
     async def _load(self, keys: Sequence[str]) -> dict[str, Row]:
-        """The rows with some keys, as the change feed spells them."""
+        """The rows with some keys, spelled as the change feed has them."""
         transaction, statements = self._transaction, self._statements
         dialect, definition = statements.dialect, statements.definition
         given = {key: decode_key(dialect, definition, key) for key in keys}
         found = dict[str, Row]()
         if len(keys) > 1:
             rows = await transaction.fetch(*statements.get_many([*given.values()], encoded=True))
-            by_key = {tuple(definition.key_values(definition.key_at(row))): row for row in rows}
+            by_key = {tuple(self._key_of(row)): row for row in rows}
             found = {key: by_key[tuple(values)] for key, values in given.items() if tuple(values) in by_key}
             if definition.managed:
                 return found
         for key, values in given.items():
-            if key not in found and (rows := await transaction.fetch(statements.get(), values)):
+            rows = [] if key in found else await transaction.fetch(statements.get(), values)
+            if rows and is_spelled(self._key_of(rows[0]), values):
                 found[key] = rows[0]
         return found
+
+    def _key_of(self, row: Row) -> Sequence[Any]:
+        definition = self._statements.definition
+        return definition.key_values(definition.key_at(row))
 
     def _values_of(self, row: Row, names: Iterable[str]) -> dict[str, Any]:
         statements = self._statements

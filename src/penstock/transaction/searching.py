@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from penstock.changes.position import Position
@@ -44,6 +44,13 @@ def filter_value(definition: TableDefinition, name: str, value: Any) -> Any:
     if found is None and value is not None:
         raise ValueInvalid(f"{definition.name}.{name}: this {type(value).__name__} is not a value of its column.")
     return found
+
+
+def is_spelled(key: Iterable[Any], wanted: Iterable[Any]) -> bool:
+    """Whether a row that was found by a key has this key itself, and none that its collation takes for equal."""
+    return all(
+        own == one for own, one in zip(key, wanted, strict=True) if isinstance(own, str) and isinstance(one, str)
+    )
 
 
 def pieces(items: Sequence[Item], size: int = PIECE) -> Iterator[Sequence[Item]]:

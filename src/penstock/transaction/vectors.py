@@ -25,7 +25,7 @@ from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import decode_key, decode_stored_values
 from penstock.transaction.rows import read_rows
 from penstock.transaction.rules import CallersRule, rule_of
-from penstock.transaction.searching import filter_value, find_unread, pieces
+from penstock.transaction.searching import filter_value, find_unread, is_spelled, pieces
 from penstock.transaction.transaction import Scope
 from penstock.values import total_bytes
 
@@ -149,7 +149,9 @@ class _Search:
         statement, _ = statements.part(read)
         for key, values in given.items():
             for row in await transaction.fetch(statement, values):
-                found[key] = dict(zip(read, row, strict=True))
+                stored = dict(zip(read, row, strict=True))
+                if is_spelled([stored[name] for name in definition.key], values):
+                    found[key] = stored
         return found
 
     def _values(self, stored: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
