@@ -328,7 +328,7 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
 async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
     """The key of a row as the change feed spells it, or may spell it.
 
-    That depends on the table, which may be unknown here, and on SQLite on the spelling by which its owner has stored it.
+    The table may be unknown here, and on SQLite the spelling is the one by which another program has stored it.
     """
     found: list[str] = []
     if definition is not None:
