@@ -411,7 +411,7 @@ async def test_streams_flow_both_ways_and_end_with_their_clients(database_url: s
                 async with http.stream("POST", f"/stream?{way}=1", content=b"x") as answer:
                     assert await anext(answer.aiter_lines()) == "data: 1 nobody"
                     assert not ended
-                await until(lambda: ended)
+                await until(lambda: bool(ended))
             await until(lambda: test.dispatch._places._under_way == 0)
 
         reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
@@ -421,7 +421,7 @@ async def test_streams_flow_both_ways_and_end_with_their_clients(database_url: s
         assert await reader.readuntil(b"data: 2 nobody")
         ended.clear()
         writer.close()
-        await until(lambda: ended)
+        await until(lambda: bool(ended))
 
 
 @app.http("POST", "/left/{by:path}", access=public)
@@ -454,14 +454,16 @@ async def test_a_handler_whose_client_has_left_goes_on_and_a_stream_ends(
     caplog.set_level("INFO", "penstock")
     async with TestApp(app, database_url) as test, listening(asgi_app(app, backend=test)) as url:
         for by, size, status in (("background", 10, 499), ("stream", 6, 499), ("raise", 5, 500), ("cut", 99, 499)):
-            seen.clear(), ended.clear(), caplog.clear()
+            seen.clear()
+            ended.clear()
+            caplog.clear()
             _, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
             writer.write(
                 b"POST /left/%b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (by.encode(), size, by.encode())
             )
-            await until(lambda: seen)
+            await until(lambda: bool(seen))
             writer.transport.abort()
-            await until(lambda: events(caplog, "http.request"))
+            await until(lambda: bool(events(caplog, "http.request")))
             assert [one["status"] for one in events(caplog, "http.request")] == [status], by
             assert seen[1:] == {"background": ["background"], "cut": ["no body"]}.get(by, [])
             assert ended == (["endless"] if by == "stream" else [])
