@@ -1,4 +1,4 @@
-"""What proxies say of the requests that they pass on: who calls, and under which URL.
+"""Headers of proxies: who sends a request that one passes on, and for which URL.
 
 Owns which of their headers count. Leaves the addresses of trusted proxies, and of callers, to uvicorn.
 """
@@ -16,7 +16,7 @@ _PAIR = re.compile(rb'(?:^|;)\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^;]*))')
 _SCHEMES = {b"http", b"https"}
 
 
-class BelievesProxies(ProxyHeadersMiddleware):
+class ProxyHeaders(ProxyHeadersMiddleware):
     """Takes scheme, host and address of a request from the headers of a proxy that is trusted.
 
     Uvicorn reads ``x-forwarded-proto`` and ``x-forwarded-for``. To these come ``x-forwarded-host``, and ``forwarded``
@@ -26,7 +26,7 @@ class BelievesProxies(ProxyHeadersMiddleware):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         client = scope.get("client")
         if client is not None and client[0] in self.trusted_hosts:
-            scheme, host = _told(scope["headers"])
+            scheme, host = _read_url(scope["headers"])
             if scheme in _SCHEMES:
                 scope["scheme"] = scheme.decode() if scope["type"] == "http" else scheme.decode().replace("http", "ws")
             if _HOST.fullmatch(host):
@@ -35,7 +35,7 @@ class BelievesProxies(ProxyHeadersMiddleware):
         await super().__call__(scope, receive, send)
 
 
-def _told(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+def _read_url(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
     """The scheme and the host that a proxy names; empty if it does not, or if the scheme is uvicorn's to read."""
     given = dict(headers)
     host = given.get(b"x-forwarded-host", b"").rpartition(b",")[2].strip()

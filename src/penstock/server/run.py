@@ -31,7 +31,7 @@ from penstock.server.frames import WebSocketFrames
 from penstock.server.httpactions import ActionStream
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
-from penstock.server.proxies import BelievesProxies
+from penstock.server.proxies import ProxyHeaders
 from penstock.server.subscribe import EventStream
 
 _BACKLOG = 2048
@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
                 backlog=_BACKLOG,
             )
         )
-        self.config.app = BelievesProxies(cast("Any", self.config.app), self.config.forwarded_allow_ips)
+        self.config.app = ProxyHeaders(cast("Any", self.config.app), self.config.forwarded_allow_ips)
         self._opening = asgi.opening
         self._backend = backend
         self._url = url
