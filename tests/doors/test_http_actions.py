@@ -26,11 +26,12 @@ from fastapi.openapi.models import OpenAPI
 from flask import Flask
 from flask import request as flask_request
 from stage.guests import django_connection
+from stage.logs import events
 from stage.sockets import listening
 from stage.waits import SOON, until
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from penstock import (
@@ -61,7 +62,7 @@ AS_ADA = {"authorization": f"Convex {ADMIN}:{ADA}"}
 app = App()
 app.rate_limit("hooks", TokenBucket(rate=1, period=timedelta(hours=1), capacity=2))
 seen: list[str] = []
-cancelled = asyncio.Event()
+ended: list[str] = []  # the ends of streams
 
 
 class Payment(Table):
@@ -212,7 +213,7 @@ async def stream(ctx: ActionCtx, request: Request) -> Response:
             if "for_ever" in request.query_params:
                 await asyncio.Event().wait()
         finally:
-            cancelled.set()
+            ended.append("stream")
 
     return StreamingResponse(parts(), media_type="text/event-stream")
 
@@ -405,17 +406,12 @@ async def test_streams_flow_both_ways_and_end_with_their_clients(database_url: s
             assert sum(int(line.split()[1]) for line in large.text.splitlines() if line) == 5_000_000
             with pytest.raises(httpx.RemoteProtocolError):  # it is cut, and does not look complete
                 await http.post("/stream?fail=1", content=b"x")
-            cancelled.clear()
-            async with http.stream("POST", "/stream?for_ever=1", content=b"x") as answer:
-                assert await anext(answer.aiter_lines()) == "data: 1 nobody"
-                assert not cancelled.is_set()
-            async with asyncio.timeout(SOON):
-                await cancelled.wait()
-            cancelled.clear()
-            async with http.stream("POST", "/stream?flood=1", content=b"x") as answer:
-                assert await anext(answer.aiter_lines()) == "data: 1 nobody"
-            async with asyncio.timeout(SOON):
-                await cancelled.wait()
+            for way in ("for_ever", "flood"):
+                ended.clear()
+                async with http.stream("POST", f"/stream?{way}=1", content=b"x") as answer:
+                    assert await anext(answer.aiter_lines()) == "data: 1 nobody"
+                    assert not ended
+                await until(lambda: bool(ended))
             await until(lambda: test.dispatch._places._under_way == 0)
 
         reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
@@ -423,10 +419,56 @@ async def test_streams_flow_both_ways_and_end_with_their_clients(database_url: s
         assert b"data: 4 nobody" in await reader.readuntil(b"data: 4 nobody")  # while the body goes on
         writer.write(b"2\r\nhi\r\n")
         assert await reader.readuntil(b"data: 2 nobody")
-        cancelled.clear()
+        ended.clear()
         writer.close()
-        async with asyncio.timeout(SOON):
-            await cancelled.wait()
+        await until(lambda: bool(ended))
+
+
+@app.http("POST", "/left/{by:path}", access=public)
+async def left(ctx: ActionCtx, request: Request) -> Response:
+    """Answer once the client has left, in a way that the path names."""
+    seen.append("begun")
+    try:
+        body = (await request.body()).decode()
+    except ClientDisconnect:
+        seen.append("no body")
+        raise
+    await until(request.is_disconnected)
+    await ctx.run_mutation(record, body, 1)
+    if request.path_params["by"] == "stream":
+        return StreamingResponse(endless())
+    return RESULTS[request.path_params["by"]]()  # type: ignore[no-any-return]
+
+
+async def endless() -> AsyncIterator[bytes]:
+    try:
+        while True:
+            yield b"x"
+    finally:
+        ended.append("endless")
+
+
+async def test_a_handler_whose_client_has_left_goes_on_and_a_stream_ends(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "penstock")
+    async with TestApp(app, database_url) as test, listening(asgi_app(app, backend=test)) as url:
+        for by, size, status in (("background", 10, 499), ("stream", 6, 499), ("raise", 5, 500), ("cut", 99, 499)):
+            seen.clear()
+            ended.clear()
+            caplog.clear()
+            _, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+            writer.write(
+                b"POST /left/%b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (by.encode(), size, by.encode())
+            )
+            await until(lambda: bool(seen))
+            writer.transport.abort()
+            await until(lambda: bool(events(caplog, "http.request")))
+            assert [one["status"] for one in events(caplog, "http.request")] == [status], by
+            assert seen[1:] == {"background": ["background"], "cut": ["no body"]}.get(by, [])
+            assert ended == (["endless"] if by == "stream" else [])
+            assert len(events(caplog, "call.failed")) == (by == "raise")
+        assert [event for event, *_ in await test.run_query(payments)] == ["background", "stream", "raise"]
 
 
 async def test_a_server_that_stops_ends_streams_of_events(sqlite_url: str) -> None:

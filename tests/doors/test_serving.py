@@ -21,6 +21,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount
+from websockets.asyncio.client import connect as connect_socket
+from websockets.exceptions import InvalidStatus
 
 from penstock import ActionCtx, App, asgi_app, public
 from penstock.client import AsyncClient, ServerUnreachable
@@ -178,6 +180,50 @@ async def test_http_actions_have_a_port_of_their_own_if_asked_for(sqlite_url: st
         assert found == [200, 404]
         with bind("127.0.0.1", 0, shared=True) as one, bind("127.0.0.1", one.getsockname()[1], shared=True):
             pass
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_the_url_of_a_request_is_the_one_that_a_trusted_proxy_names(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    web = App()
+
+    @web.http("GET", "/hook", access=public)
+    async def hook(_ctx: ActionCtx, request: Request) -> Response:
+        assert request.client is not None
+        return Response(f"{request.url} {request.client.host}")
+
+    if not trusted:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", "198.51.100.1")
+    here, there = "127.0.0.1", "192.0.2.7"
+    cases: tuple[tuple[list[tuple[str, str]], str, str], ...] = (  # of HERE, the server's own URL
+        ([("x-forwarded-host", "shop.example")], "http://shop.example", here),
+        (
+            [("x-forwarded-host", "a.example, b.example:8443"), ("x-forwarded-proto", "https")],
+            "https://b.example:8443",
+            here,
+        ),
+        (
+            [("x-forwarded-host", "a.example"), ("x-forwarded-host", "[2001:db8::1]:80")],
+            "http://[2001:db8::1]:80",
+            here,
+        ),
+        ([("x-forwarded-host", "a/b"), ("x-forwarded-proto", "ftp")], "HERE", here),
+        ([("x-forwarded-host", ""), ("x-forwarded-for", there)], "HERE", there),
+        ([("forwarded", 'for=192.0.2.7;Host="shop.example:1";proto=https')], "https://shop.example:1", here),
+        ([("forwarded", "host=a.example, for=x; host=b.example ;proto=HTTPS")], "https://b.example", here),
+        ([("forwarded", "host=a b;proto=gopher"), ("forwarded", "by=_x")], "HERE", here),
+        ([("forwarded", "host=a.example;proto=https"), ("x-forwarded-for", there)], "HERE", there),
+    )
+    async with served(sqlite_url, web) as url, httpx.AsyncClient(timeout=SOON) as http:
+        for headers, base, address in cases:
+            wanted = f"{base.replace('HERE', url)}/hook {address}" if trusted else f"{url}/hook {here}"
+            assert (await http.get(f"{url}/hook", headers=headers)).text == wanted, headers
+        from_page = {"Origin": "https://shop.example", "X-Forwarded-Host": "shop.example"}
+        connecting = connect_socket(f"{url.replace('http', 'ws')}/api/1.48.0/sync", additional_headers=from_page)
+        with contextlib.nullcontext() if trusted else pytest.raises(InvalidStatus):
+            async with connecting:
+                pass
 
 
 async def test_the_port_of_http_actions_is_not_that_of_all_else(sqlite_url: str) -> None:

@@ -155,6 +155,14 @@ async def enqueue(ctx: MutationCtx) -> None:
     await ctx.outbox.send("paid", Paid(customer="Ada"))
 
 
+@app.internal_query
+async def count_work(ctx: QueryCtx) -> list[int]:
+    """Count the jobs that it sees: all, of a function, of a pool, and on a page."""
+    asked: list[Any] = [{}, {"function": note}, {"function": note.name}]
+    asked += [{"pool": name} for name in ("bank", "default", "shop/bank")]
+    return [*[len(await ctx.jobs.list(**where)) for where in asked], len((await ctx.jobs.paginate()).page)]
+
+
 @app.internal_mutation
 async def ended(ctx: MutationCtx, work_id: str, result: WorkResult[Any], context: Any) -> None:
     await ctx.db.insert(Line(text="ended"))

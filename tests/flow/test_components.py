@@ -102,7 +102,10 @@ async def test_two_uses_have_rows_of_their_own_and_rows_of_one_class(database_ur
 
 async def test_all_work_of_a_use_stays_in_it(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
+        await test.scheduler.run_after(timedelta(0), reply, "bob")
         await test.run_mutation(shop[billing.enqueue])
+        assert await test.run_query(shop[billing.count_work]) == [3, 2, 2, 1, 2, 0, 3]
+        assert await test.run_query(club[billing.count_work]) == [0] * 7
         await test.run_until_idle()
         await test.run_until(datetime(2030, 1, 1, 9, 1, tzinfo=UTC))
         await test.run_until_idle()

@@ -169,6 +169,10 @@ async def test_a_cron_is_created_and_removed_with_a_transaction_and_from_anywher
             await backend.run_mutation(write, subscribe("bob"))
         for found in (True, False):
             assert await backend.run_mutation(write, lambda ctx: app.crons.remove(ctx, "digest of bob")) is found
+        wrong: tuple[Any, ...] = (3, 0, [1], "what")
+        for args in wrong:
+            with pytest.raises(ArgumentsInvalid, match=r"Cron 'e': .*:work takes its arguments by name, in a mapping"):
+                await create(backend, "e", "0 8 * * *", work, args)
         await backend.run_until(NIGHT + 2 * DAY)
         whats = [row.what for row in await backend.run_query(ticks)]
         assert (whats.count("ada"), whats.count("bob")) == (0, 1)

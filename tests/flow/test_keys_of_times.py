@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from stage.outboxes import run_sql, sql
 
-from penstock import App, MutationTaskCtx, QueryCtx, SearchIndex, Table, TaskBatchCtx, TaskCtx
+from penstock import App, MutationTaskCtx, QueryCtx, SearchIndex, Table, TaskBatchCtx, TaskCtx, TaskFilter
 from penstock.testing import TestApp
 
 TIMES = [datetime(2030, 1, 1, hour, 30, tzinfo=UTC) for hour in range(3)]
@@ -94,6 +94,15 @@ async def test_tasks_find_a_row_whose_key_another_program_has_spelled(sqlite_url
         await run_sql(sqlite_url, f"insert into timed values ('{spelled}', 'word')")
         await test.run_until_idle()
         assert done == ["word", "word"]
+        for task in ("one", "many"):
+            (listed,) = (await app.tasks.records(test, TaskFilter(task=task))).records
+            assert listed.key == spelled
+            assert await app.tasks.find(test, task, spelled) == listed
+            assert (await app.tasks.explain(test, task, spelled)).exists
+            assert await app.tasks.retry(test, TaskFilter(task=task, key=spelled)) == 1
+        await test.run_until_idle()
+        assert done == ["word"] * 4
+        done[2:] = []
     async with TestApp(writer, sqlite_url) as test:
         await test.run_until_idle()
         assert done == ["word"] * 3

@@ -392,7 +392,7 @@ async def parent(ctx: WorkflowCtx) -> list[Any]:
             await ctx.run_workflow(child, "sleeps")
     except TimeoutError:
         found.append("late")
-    found.append(await ctx.with_options(pool=steps_pool, retry=True).run_action(fail_twice, "pooled"))
+    found.append(await ctx.with_options(retry=True).with_options(pool=steps_pool).run_action(fail_twice, "pooled"))
     return found
 
 

@@ -30,7 +30,7 @@ from pydantic_core import to_json
 from stage.examples import examples
 from typing_extensions import TypedDict
 
-from penstock import Id, InputError, Page, QueryCtx, ResultInvalid, Table
+from penstock import BigInt, Id, InputError, Page, QueryCtx, ResultInvalid, Table
 from penstock.client import encoding as client
 from penstock.errors import ArgumentsInvalid, LimitExceeded, ValueInvalid
 from penstock.functions.signature import Signature
@@ -506,6 +506,26 @@ def test_models_leave_as_they_declare() -> None:
         "extra_field": tag_bytes(b"x"),
         "shout": "ADA",
     }
+
+
+class Sparse(BaseModel):
+    data: Any = Field(default=None, alias="theData", exclude_if=lambda data: data is None)
+    inner: Sparse | None = Field(default=None, exclude_if=lambda inner: inner is None)
+
+
+def test_a_field_that_may_be_left_out_leaves_as_any_other() -> None:
+    assert sent(Sparse()) == {}
+    for value, wanted in (
+        (b"ab", {"$bytes": "YWI="}),
+        (BigInt(5), tag_integer(5)),
+        ([0.5, {"a": b""}], [0.5, {"a": {"$bytes": ""}}]),
+    ):
+        assert sent(Sparse(theData=value, inner=Sparse(theData=value))) == {
+            "theData": wanted,
+            "inner": {"theData": wanted},
+        }
+    with pytest.raises(ResultInvalid, match=r"result\.inner\.theData: The integer 9007199254740993 is beyond"):
+        sent(Sparse(inner=Sparse(theData=2**53 + 1)), Format.ENCODED)
 
 
 class Node(BaseModel):

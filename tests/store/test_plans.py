@@ -30,7 +30,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULED, FINISHED, READY, RUNNING, WAITING, KEYS = 50_000, 50_000, 2_000, 500, 20_000, 5_000
 UNKNOWN = UUID(int=1)
 
-WORDS = ("state", "pool", "function", "name", "key", "concurrency_key", "error", "on_complete_error")
+WORDS = ("state", "pool", "function", "name", "key", "concurrency_key", "error", "on_complete_error", "prefix")
 FILTER = (*WORDS, "since", "before")
 
 # What each statement is asked, and through which indexes it must read which table.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from penstock.values import check_text
 
 _ENDED = tuple(state.value for state in JobState if state in FINISHED)
 MOST_LISTED = 10_000
+_TIMES = ("since", "before")
 _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
 
 
@@ -34,6 +35,7 @@ class JobFilter:
         before: An end of the same time, exclusive.
         on_complete_error: Text that the last error of their on_complete contains, which has failed for good; an empty
             text for any.
+        prefix: The beginning of the name of their function, such as that of a component.
 
     Raises:
         ValueInvalid: There is no such state; a time has no zone; a text is none that a database can hold.
@@ -49,16 +51,17 @@ class JobFilter:
     since: datetime | None = None
     before: datetime | None = None
     on_complete_error: str | None = None
+    prefix: str | None = None
 
     def __post_init__(self) -> None:
-        for word in ("pool", "function", "state", "name", "key", "concurrency_key", "error", "on_complete_error"):
+        for word in [one.name for one in fields(self) if one.name not in _TIMES]:
             value: Any = getattr(self, word)
             if value is None:
                 continue
             if not isinstance(value, str):
                 raise ValueInvalid(f"{word} takes a text, not {value!r}.")
             check_text(value, word)
-        for word in ("since", "before"):
+        for word in _TIMES:
             value = getattr(self, word)
             if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
                 raise ValueInvalid(f"{word} takes an aware datetime, not {value!r}.", fix="Attach a time zone.")
@@ -78,6 +81,7 @@ class JobFilter:
         return (
             all(wanted is None or wanted == found for wanted, found in equal)
             and asked.state in {None, job.state.value, job.stage}
+            and (asked.prefix is None or job.function.startswith(asked.prefix))
             and asked.error is asked.on_complete_error is None
             and (asked.since is None or asked.since <= job.enqueued_at)
             and (asked.before is None or job.enqueued_at < asked.before)

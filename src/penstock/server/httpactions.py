@@ -1,6 +1,6 @@
 """HTTP actions at their own paths: from a request to the handler, and from its response to the client.
 
-Owns their limits: the size of a body, the time that a client may take to read, and the end of a handler whose client
+Owns their limits: the size of a body, the time that a client may take to read, and the end of a stream whose client
 has left. Leaves the choice of the action to `functions/httpaction`, and its run to `calls/run/dispatch`.
 """
 
@@ -130,12 +130,13 @@ class ActionDoor:
         return replace(caller, refusal=refusal)
 
     async def _run_while_connected(self, work: Coroutine[Any, Any, None], body: Body, sending: Sending) -> None:
-        """Run a handler; cancel it if its client leaves before the response is complete."""
+        """Run a handler. If its client leaves, a response under way is cut off; a handler without one goes on."""
         running, watching = asyncio.create_task(work), asyncio.create_task(body.watch())
         stream = sending.stream = ActionStream(running, self._opening)
         try:
             await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
-            if sending.complete and not running.done():  # it may have a background task
+            sending.unheard = not running.done() and not sending.started
+            if sending.complete or sending.unheard:  # it may have a background task
                 await asyncio.wait((running,))
         finally:
             watching.cancel()
@@ -145,10 +146,10 @@ class ActionDoor:
                 await asyncio.wait((running,))
             sending.closed = False
             stream.end()
-        if running.cancelled() and not stream.is_over:
-            raise Refused(499, "ClientDisconnected", "The caller went away.")
         if not running.cancelled():
             running.result()
+        if sending.unheard or (running.cancelled() and not stream.is_over):
+            raise ClientDisconnect
 
     async def _cut(self, scope: Scope, receive: Receive, sending: Sending) -> None:
         """End a response that is not complete, so that its client does not take it for complete.
@@ -195,13 +196,16 @@ class Body:
         self._receive = receive
         self._limit = limit
         self._parts: asyncio.Queue[Message | None] = asyncio.Queue(1)  # None if it is too large
+        self._left: Message | None = None  # the message that the client has left
 
     async def receive(self) -> Message:
-        """Give the handler the next part.
+        """Give the handler the next part, or tell that the client has left.
 
         Raises:
             Refused: The body is too large.
         """
+        if self._left is not None and self._parts.empty():
+            return self._left
         part = await self._parts.get()
         if part is None:
             self._parts.put_nowait(None)
@@ -219,6 +223,9 @@ class Body:
                 await self._parts.put(None)
                 if more:
                     await asyncio.Event().wait()  # the handler fails, as it cannot read on
+        self._left = part
+        with suppress(asyncio.QueueFull):  # then nobody waits for it
+            self._parts.put_nowait(part)
 
 
 class Sending:
@@ -230,11 +237,15 @@ class Sending:
         self.started = False
         self.complete = False
         self.closed = False  # whether nobody is to send any more
+        self.unheard = False  # whether the client had left before the response began
         self.stream: ActionStream | None = None
 
     async def __call__(self, message: Message) -> None:
-        if self.closed or self.complete:
-            raise ClientDisconnect
+        if self.closed or self.complete or (self.unheard and message.get("more_body", False)):
+            raise ClientDisconnect  # which ends a stream
+        if self.unheard:
+            self.complete = message["type"] == "http.response.body"
+            return
         is_stopped = False
         if message["type"] == "http.response.start":
             _check_head(message)

@@ -31,6 +31,7 @@ from penstock.server.frames import WebSocketFrames
 from penstock.server.httpactions import ActionStream
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
+from penstock.server.proxies import ProxyHeaders
 from penstock.server.subscribe import EventStream
 
 _BACKLOG = 2048
@@ -109,6 +110,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             _listening(
                 asgi.with_http_port(config.http_port) if config.http_port else asgi,
+                proxy_headers=False,  # as ours does this, and more
                 http=connections_up_to(most_connections(config)),
                 ws=WebSocketFrames,
                 ws_ping_interval=_PING_SECONDS,
@@ -119,6 +121,7 @@ class _Server(uvicorn.Server):
                 backlog=_BACKLOG,
             )
         )
+        self.config.app = ProxyHeaders(cast("Any", self.config.app), self.config.forwarded_allow_ips)
         self._opening = asgi.opening
         self._backend = backend
         self._url = url

@@ -296,6 +296,9 @@ class Shape:
     timed: bool = False  # for rows: whether it bears its creation time too
     open: bool = False  # whether objects may have fields that the class does not declare
     large: Way | None = None  # marks the integers that it declares as `Int64`
+    leaves_out: Mapping[str, Callable[[Any], bool]] = field(
+        default_factory=dict
+    )  # by names on the wire: ``exclude_if``
 
     @property
     def is_fixed(self) -> bool:
@@ -328,6 +331,9 @@ class Shape:
             found = {key: getattr(value, name) for name, key in keys.items()}
         for name, key in self.computed.items():
             found[key] = getattr(value, name)
+        for key, is_left_out in self.leaves_out.items():
+            if is_left_out(found[key]):
+                del found[key]
         if self.special:
             found.update(self._write(value, self.special))
         return found
@@ -360,10 +366,12 @@ def shape_of(cls: type[Any]) -> Shape:
     large = _marker(fields | computed, definitions)
     if "serialization" in schema:
         return Shape({}, adapter=adapter, whole=True, key=key, timed=timed, large=large)
-    special = frozenset(name for name, declared in (fields | computed).items() if _is_special(declared, definitions))
+    plain = {name: {**declared, "serialization_exclude_if": None} for name, declared in fields.items()} | computed
+    special = frozenset(name for name, declared in plain.items() if _is_special(declared, definitions))
     keys, more = _keys(fields, special), _keys(computed, special)
+    absent = {key: one for name, key in keys.items() if (one := fields[name].get("serialization_exclude_if"))}
     extra = issubclass(cls, BaseModel) and cls.model_config.get("extra") == "allow"
-    return Shape(keys, more, special, adapter, key=key, timed=timed, open=extra, large=large)
+    return Shape(keys, more, special, adapter, key=key, timed=timed, open=extra, large=large, leaves_out=absent)
 
 
 def _marker(fields: Mapping[str, Any], definitions: Mapping[str, Any]) -> Way | None:
@@ -430,7 +438,7 @@ def _is_special(node: Any, definitions: Mapping[str, Any], seen: frozenset[str] 
         return any(_is_special(item, definitions, seen) for item in node)
     if not isinstance(node, dict) or node.get("type") in _OWN_SHAPE:
         return False
-    if "serialization_exclude_if" in node:
+    if node.get("serialization_exclude_if") is not None:
         return True
     serialization = node.get("serialization")
     if isinstance(serialization, dict) and serialization.get("type") != "to-string":

@@ -23,7 +23,7 @@ from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, KeptCron, plan_of, schedule_of, schedule_words
 from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
 from penstock.dataclass import dataclass
-from penstock.errors import ContextError, DataError, DeclarationError, UsageError
+from penstock.errors import ArgumentsInvalid, ContextError, DataError, DeclarationError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
 from penstock.functions.registry import Registry
 from penstock.functions.scope import EVERYTHING, Scope
@@ -380,7 +380,11 @@ def _make_cron(
             f"Cron {name!r}: {function.name} is a mutation, which is not retried when it raises.",
             fix="Leave out retry, or make the call that may fail in an action.",
         )
-    return _DeclaredCron(cron, function, dict(args or {}), pool, retry)
+    named: object = {} if args is None else args
+    if not isinstance(named, Mapping):
+        what = f"{function.name} takes its arguments by name, in a mapping, not {args!r:.200}."
+        raise ArgumentsInvalid(f"Cron {name!r}: {what}")
+    return _DeclaredCron(cron, function, {**named}, pool, retry)
 
 
 def _schedule(name: str, given: object, timezone: str | None) -> Schedule:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.api.pools.activity import hindrance
-from penstock.api.tasks.selection import encode_key, spellings, task_of
+from penstock.api.tasks.selection import spellings, task_of
 from penstock.api.tasks.views import TaskExplanation, WatchedValue, key_text, plain_key, record_of
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.changes.change import read_values
@@ -30,7 +30,7 @@ from penstock.store.nouns.pools import PoolRow
 from penstock.store.nouns.records import Ahead, RecordQuery
 from penstock.store.nouns.tasks import HELD, RecordRow, TaskRow
 from penstock.store.session import Session
-from penstock.store.sql.values import decode_like
+from penstock.store.sql.values import decode_key, decode_like
 from penstock.transaction.rows import read_row
 
 _READER = "tasks"
@@ -103,7 +103,7 @@ async def _look_up(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, k
     async def look(session: Session) -> _Found:
         found = await store.records.among(session, _ANY, [task.id], keys)
         pools = {pool.name: pool for pool in await store.pools.list(session)}
-        row, unread = (None, None) if known is None else await _row(calls, session, known, key)
+        row, unread = (None, None) if known is None else await _row(calls, session, known, keys)
         return _Found(
             row=row,
             unread=unread,
@@ -121,14 +121,17 @@ async def _look_up(calls: JobCalls, task: TaskRow, known: ReactiveTask | None, k
 
 
 async def _row(
-    calls: JobCalls, session: Session, known: ReactiveTask, key: Any
+    calls: JobCalls, session: Session, known: ReactiveTask, keys: Sequence[str]
 ) -> tuple[Table | None, RowInvalid | None]:
     statements = calls.engine.statements.of(known.definition.table, known.definition)
-    try:
-        rows = await session.fetch(statements.get(), encode_key(calls, known.definition, key))
-        return (read_row(statements, rows[0]) if rows else None), None
-    except RowInvalid as error:
-        return None, error
+    for key in keys:
+        try:
+            rows = await session.fetch(statements.get(), decode_key(calls.store.dialect, known.definition, key))
+            if rows:
+                return read_row(statements, rows[0]), None
+        except RowInvalid as error:
+            return None, error
+    return None, None
 
 
 def _findings(task: ReactiveTask | None, row: Table | None) -> tuple[bool | None, tuple[Finding, ...]]:

@@ -326,17 +326,24 @@ def task_of(tasks: Sequence[TaskRow], name: str) -> TaskRow:
 
 
 async def spellings(calls: JobCalls, task: TaskRow, definition: TableDefinition | None, key: Any) -> list[str]:
-    """The key of a row as the change feed spells it, or may spell it if the table is not known here."""
+    """The key of a row as the change feed spells it, or may spell it.
+
+    The table may be unknown here, and on SQLite the spelling is the one by which another program has stored it.
+    """
+    found: list[str] = []
     if definition is not None:
         value = encode_key(calls, definition, key)
-        return [await calls.read(lambda one: calls.store.records.spell_key(one, definition, value))]
+        found.append(await calls.read(lambda one: calls.store.records.spell_key(one, definition, value)))
+        if definition.managed or calls.store.dialect.given is None:
+            return found
     if len(task.plan.spec.key) > 1:
         several = [one if isinstance(one, (int, float)) else str(one) for one in _several(key, task.plan.spec.table)]
-        found = [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
+        found += [json.dumps(several, ensure_ascii=False, separators=separators) for separators in _SEPARATORS]
     else:
-        found = [json.dumps([key], ensure_ascii=False, default=str)]
-        with suppress(ValueError, TypeError):
-            found.append(json.dumps([int(key)]))
+        found.append(json.dumps([key], ensure_ascii=False, default=str))
+        if definition is None:
+            with suppress(ValueError, TypeError):
+                found.append(json.dumps([int(key)]))
     return [*found, *(_LIKE_BYTES.sub(_escape, text) for text in found if _LIKE_BYTES.search(text))]
 
 

@@ -16,9 +16,10 @@ from pydantic_core import to_json
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.errors import ContextError, CursorInvalid, UsageError
+from penstock.functions.component import own_function, own_name
 from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import MOST_LISTED, JobFilter, check_limit
-from penstock.jobs.job import JobId, JobStatus, JobStatuses, job_uuid, status_of_new
+from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, JobStatuses, job_uuid, status_of_new
 from penstock.schema.ids import JOB_PREFIX, is_id
 from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.transaction.pages import Page, PaginationOptions
@@ -87,7 +88,7 @@ class JobReader:
             ValueInvalid: A condition cannot have this value, or so many cannot be asked for.
         """
         check_limit(limit)
-        return await self._find(_filter_of(where), limit, ABOVE_ALL)
+        return await self._find(self._filter_of(where), limit, ABOVE_ALL)
 
     @track_calls
     async def paginate(
@@ -105,7 +106,7 @@ class JobReader:
             ValueInvalid: A condition cannot have this value.
         """
         asked, number = options or PaginationOptions(), None if options is None else self._transaction.begin_page()
-        filter_ = _filter_of(where)
+        filter_ = self._filter_of(where)
         mark = hashlib.blake2b(repr(filter_).encode(), digest_size=6).hexdigest()
         below = ABOVE_ALL if asked.cursor is None else _place(asked.cursor, mark)
         end = asked.end_cursor or (None if number is None else self._transaction.end_of_page(number))
@@ -145,18 +146,26 @@ class JobReader:
         transaction.read_set.note_jobs(job_uuid(job.id) for job in found[:_MOST_WATCHED])
         return list(map(calls.mask, found))
 
-
-def _filter_of(where: JobConditions) -> JobFilter:
-    if unknown := sorted(where.keys() - JobConditions.__annotations__.keys()):
-        words = ", ".join(JobConditions.__annotations__)
-        raise UsageError(f"Jobs have no property {', '.join(unknown)}.", fix=f"Properties are: {words}.")
-    conditions: dict[str, Any] = dict(where)
-    function = conditions.pop("function", None)
-    if not isinstance(function, Function | str | None):
-        raise ContextError(
-            f"{function!r} is not a function of an app.", fix="Pass the decorated function, or its name."
-        )
-    return JobFilter(function=function.name if isinstance(function, Function) else function, **conditions)
+    def _filter_of(self, where: JobConditions) -> JobFilter:
+        """The jobs that conditions mean; in a component those of its own functions, by its own names."""
+        if unknown := sorted(where.keys() - JobConditions.__annotations__.keys()):
+            words = ", ".join(JobConditions.__annotations__)
+            raise UsageError(f"Jobs have no property {', '.join(unknown)}.", fix=f"Properties are: {words}.")
+        conditions: dict[str, Any] = dict(where)
+        component, function, pool = self._calls.component, conditions.pop("function", None), conditions.get("pool")
+        if isinstance(function, Function):
+            conditions["function"] = own_function(component, function).name
+        elif isinstance(function, str):
+            conditions["function"] = own_name(component, function)
+        elif function is not None:
+            raise ContextError(
+                f"{function!r} is not a function of an app.", fix="Pass the decorated function, or its name."
+            )
+        if component is not None:
+            conditions["prefix"] = component.prefix("")
+            if isinstance(pool, str) and pool != DEFAULT_POOL:
+                conditions["pool"] = component.prefix(pool)
+        return JobFilter(**conditions)
 
 
 def _place(cursor: str, mark: str) -> UUID | None:

@@ -63,12 +63,13 @@ class WorkflowCtx(OfCall):
 
     of_kind = FunctionKind.WORKFLOW
 
-    def __init__(self, body: Body, registry: Registry, run: JobId, options: StepOptions | None = None) -> None:
+    def __init__(self, body: Body, registry: Registry, run: JobId, asked: Mapping[str, Any] | None = None) -> None:
         self._body = body
         self._calls = body.calls
         self._registry = registry
         self._run = run
-        self._options = options or StepOptions()
+        self._asked = dict(asked or {})  # options of `with_options` that are not None
+        self._options = self._step_options(**self._asked)
 
     @property
     def id(self) -> JobId:
@@ -107,7 +108,7 @@ class WorkflowCtx(OfCall):
         timeout: timedelta | None = None,
         name: str | None = None,
     ) -> WorkflowCtx:
-        """This ctx, with other options for the steps that are made through it.
+        """This ctx, with other options for the steps that are made through it. Options that are left out stay.
 
         Args:
             pool: The pool in which they run, each as a job. Otherwise they run within the run, in its slot.
@@ -125,18 +126,28 @@ class WorkflowCtx(OfCall):
         policy: object = retry
         if not isinstance(policy, bool | Retry | None):
             raise UsageError(f"retry is True, False or a Retry, not {retry!r}.")
+        asked = {"pool": pool, "retry": retry, "timeout": timeout, "name": name}
+        changed = {word: value for word, value in asked.items() if value is not None}
+        return WorkflowCtx(self._body, self._registry, self._run, {**self._asked, **changed})
+
+    def _step_options(
+        self,
+        pool: Pool | None = None,
+        retry: bool | Retry | None = None,
+        timeout: timedelta | None = None,
+        name: str | None = None,
+    ) -> StepOptions:
         definition = None if pool is None else pool.definition
         chosen = retry if isinstance(retry, Retry) else None
         if retry is True:
             chosen = Retry() if definition is None else definition.default_retry
-        options = StepOptions(
+        return StepOptions(
             None if definition is None else own_name(self._body.function.component, definition.name),
             chosen,
             retry is False,
             None if timeout is None else timeout.total_seconds(),
             name,
         )
-        return WorkflowCtx(self._body, self._registry, self._run, options)
 
     @track_calls
     async def run_query(self, function: QueryFunction[Any, P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> R:

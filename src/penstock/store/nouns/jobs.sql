@@ -34,6 +34,7 @@ where {filter} and {on_complete} and id < :below order by id desc limit :limit
 -- {filter}: the jobs that a filter means.
 (:state::text is null or state = :state or stage = :state) and (:pool::text is null or pool = :pool)
 and (:function::text is null or function = :function)
+and (:prefix::text is null or strpos(function, :prefix) = 1)
 and (:name::text is null or coalesce(options::jsonb ->> 'name', function) = :name)
 and (:key::text is null or options::jsonb ->> 'key' = :key)
 and (:concurrency_key::text is null or options::jsonb ->> 'concurrency_key' = :concurrency_key)
