@@ -199,7 +199,7 @@ class JobCalls:
         if self._scope is None:
             await self.runner.enqueue(job)
             return
-        async with self._scope.lock:  # or a part beside it that fails would undo it
+        async with self._scope.lock:  # or a part that runs now, and fails, would undo it
             self._scope.transaction.add_job(job)
             self.engine.journal.sending(self._scope.transaction, job)
 
