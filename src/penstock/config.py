@@ -34,58 +34,55 @@ class Config:
 
     Attributes:
         database: URL of the database: ``sqlite:///penstock.db`` or ``postgresql://…``.
-        schema: PostgreSQL's schema of penstock's own tables and functions, and on SQLite the beginning of their names.
-            Programs that share a database and know nothing of each other have one each.
-        direct_database: URL of the PostgreSQL server itself, if ``database`` leads to a pooler such as PgBouncer.
-        read_url: URL of a PostgreSQL replica of the database, on which live queries are read.
-        max_connections: Most connections for calls per process: on PostgreSQL all, on SQLite the ones that read.
-            Services have up to seven more.
+        schema: PostgreSQL's schema of penstock's own tables; on SQLite the beginning of their names.
+        direct_database: URL of PostgreSQL itself, if ``database`` leads to a pooler such as PgBouncer.
+        read_url: URL of a PostgreSQL replica for live queries.
+        max_connections: Most connections for calls per process, on SQLite for reads. Services have up to seven more.
         database_wait: How long a call waits for a database that is away, locked or out of connections.
         statement_timeout: How long a statement may take; at most 24 days.
-        synchronous: Durability of SQLite's commits. ``full`` loses nothing. ``normal`` is faster, and may lose the last
-            commits when the machine dies.
+        synchronous: SQLite only. ``full`` loses nothing. ``normal`` is faster, and may lose the last commits when the
+            machine dies.
         conflict_attempts: Attempts of a conflicting mutation. Jobs have no limit.
         max_rows_read: Rows that one transaction may read.
         max_rows_written: Rows and messages that one transaction may write.
         max_bytes_read: Bytes that one transaction may read.
         max_bytes_written: Bytes that one transaction may write, messages included.
-        max_ranges_read: Index ranges that one transaction may read; a row by its id counts as one.
+        max_ranges_read: Index ranges that one transaction may read; an id counts as one.
         max_jobs_scheduled: Jobs that one transaction may schedule, and may cancel.
-        max_bytes_scheduled: Bytes of all job arguments that one transaction may schedule.
+        max_bytes_scheduled: Bytes of job arguments that one transaction may schedule.
         max_row_bytes: Bytes of one row.
         max_argument_bytes: Bytes of the arguments of one call, and of one HTTP request.
         max_job_argument_bytes: Bytes of the arguments of one job, and of one message to a topic.
         max_result_bytes: Bytes of a job's stored result.
         call_timeout: How long a call from outside may take, unless its function has a ``timeout``.
-        max_calls: Calls from outside at the same time. Further calls get Overloaded.
-        max_watched: Different queries that one process watches. Beyond that, new clients get Overloaded, and further
-            queries of others LimitExceeded.
-        max_watched_bytes: Bytes of the answers of these queries, as JSON; in memory they take several times as much.
-        threads: Threads for functions written with def: as many each for queries, mutations and actions.
+        max_calls: Calls from outside at once. Further calls get Overloaded.
+        max_watched: Different queries that one process watches. Further clients get Overloaded, further queries
+            LimitExceeded.
+        max_watched_bytes: Bytes of their answers, as JSON; in memory several times as much.
+        threads: Threads for functions written with def, each for queries, mutations and actions.
         processes: Processes for actions with runtime="process".
-        worker_jobs: Jobs that one worker runs at the same time.
+        worker_jobs: Jobs that one worker runs at once.
         lease: Other workers take over a crashed worker's jobs within this time.
-        files: Folder or bucket with the bytes of files: a path, ``s3://bucket/folder``, ``gs://…``, ``az://…``, or
-            ``memory://`` for tests. The keys of a bucket are in the environment, under the names of its vendor.
+        files: Folder or bucket for files: a path, ``s3://bucket/folder``, ``gs://…``, ``az://…``, or ``memory://`` for
+            tests. Keys come from the environment, under the vendor's names.
         max_file_bytes: Bytes of one file.
-        unclaimed_files_ttl: How long an uploaded file is kept that no field ``Id[File]`` refers to.
-        public_url: URL of this program as browsers reach it, such as ``https://api.example.com``, which the URLs of
-            files begin with; by default they are paths.
-        grace: How long a stopping process may take, mostly for running calls and jobs to end.
+        unclaimed_files_ttl: How long a file is kept that no field ``Id[File]`` refers to.
+        public_url: Beginning of the URLs of files, such as ``https://api.example.com``; by default they are paths.
+        grace: How long a stopping process waits for calls and jobs.
         poll: How often an idle worker looks for jobs that nobody announced.
-        job_status_ttl: How long the status of a finished job is kept.
-        http_port: Port of `penstock serve` and `penstock dev` that has nothing but HTTP actions; 0 for none.
-        metrics_port: Port of this process that shows metrics without a token; 0 for none.
+        job_status_ttl: How long a finished job's status is kept.
+        http_port: Port with HTTP actions only, of the server; 0 for none.
+        metrics_port: Port with metrics, without a token; 0 for none.
         metrics_host: Address for ``metrics_port``; choose one that outsiders cannot reach.
         metrics_token: Bearer token for ``/metrics`` on the server's port.
-        admin_token: Bearer token for ``/admin``, of 12 characters or more; without a token there is none.
-        masked_names: Names of arguments and fields whose values the dashboard hides, separated by commas; ``password``,
-            ``token`` and the like are hidden anyway.
-        cors_origins: Origins of web pages that may call, separated by commas; ``*`` for all.
-        require_access: Refuse public functions whose declaration does not say who has access.
+        admin_token: Bearer token for ``/admin``, of 12 characters or more; without one there is no ``/admin``.
+        masked_names: Arguments and fields that the dashboard hides, separated by commas, in addition to ``password``
+            and the like.
+        cors_origins: Web origins that may call, separated by commas; ``*`` for all.
+        require_access: Refuse public functions that do not declare their access.
         dev: Show callers the text of unexpected errors. Never in production.
-        practices: Whether to watch the running program for broken best practices: ``off``, ``log`` or ``error``; some
-            rules otherwise, as in ``log, PEN006=off``. By default ``log`` with dev and in tests, else ``off``.
+        practices: Watch for broken best practices: ``off``, ``log``, ``error``, or by rule, as in ``log, PEN006=off``.
+            By default ``log`` with dev and in tests, else ``off``.
     """
 
     database: str = field(default="sqlite:///penstock.db", repr=False)  # has a password, as the two others may

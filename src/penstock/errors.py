@@ -108,15 +108,15 @@ class UsageError(PenstockError):
 
 
 class DeclarationError(UsageError):
-    """A declaration of a table, an index or a function is wrong. Raised at import."""
+    """A declaration is wrong. Raised at import."""
 
 
 class ProgramClash(DeclarationError):
-    """Another program on the database declares a cron, a pool or the like of one name. Raised when an app opens."""
+    """Another program declares something of one name. Raised when an app opens."""
 
 
 class ConfigError(UsageError):
-    """A setting, a project file or a database URL is wrong, or a right on the database is missing."""
+    """A setting is wrong, or a right on the database is missing."""
 
 
 @contextmanager
@@ -131,31 +131,34 @@ def of_extra(extra: str, needing: str, packages: Collection[str]) -> Iterator[No
 
 
 class SchemaMismatch(UsageError):
-    """The declared tables do not fit the stored ones, and the change would lose or break data."""
+    """A change of the tables would lose or break data."""
 
 
 class TopicNotFound(UsageError):
-    """No program ever declared an outbox for this topic. Nothing was sent."""
+    """No program declared an outbox for this topic. Nothing was sent."""
 
 
 class PracticeBroken(UsageError):
-    """The program breaks a best practice, and the setting ``practices`` says ``error``. Facts: rule and place."""
+    """The program breaks a best practice, and ``practices`` is ``error``.
+
+    Facts: rule and place.
+    """
 
 
 class ContextError(UsageError):
-    """A ctx, or a connection of your own, was used in the wrong place or at the wrong time."""
+    """A ctx or your own connection was used at the wrong place or time."""
 
 
 class UnawaitedCall(ContextError):
-    """A function ended before calls of its ctx, or tasks that hold it, did. Its transaction was rolled back."""
+    """A function ended before calls or tasks with its ctx. Its transaction was rolled back."""
 
 
 class ResultInvalid(UsageError):
-    """A function returned a value that its return annotation does not allow. Its transaction was rolled back."""
+    """A result does not fit its return annotation. Its transaction was rolled back."""
 
 
 class InputError(PenstockError):
-    """A caller sent something that penstock cannot take. Nothing was done.
+    """A caller sent something unacceptable. Nothing was done.
 
     Attributes:
         at_the_door: Whether a call from outside was refused before its function ran, so that its caller may read why.
@@ -180,11 +183,14 @@ def at_the_door() -> AbstractContextManager[None]:
 
 
 class FunctionNotFound(InputError):
-    """No public function has this name. For callers from outside, internal functions do not exist."""
+    """No public function has this name.
+
+    For callers from outside, internal functions do not exist.
+    """
 
 
 class ArgumentsInvalid(InputError):
-    """The function's signature refuses the arguments: unknown, missing or of the wrong type."""
+    """The arguments are unknown, missing or of the wrong type."""
 
 
 class IdInvalid(InputError):
@@ -192,7 +198,10 @@ class IdInvalid(InputError):
 
 
 class ValueInvalid(InputError):
-    """The value cannot be stored: a NUL character, NaN, an integer over 64 bits, a naive datetime or the like."""
+    """The value cannot be stored, such as NaN or a naive datetime.
+
+    Nor can a NUL character, or an integer over 64 bits.
+    """
 
 
 class CursorInvalid(InputError):
@@ -206,15 +215,15 @@ class CursorInvalid(InputError):
 
 
 class TokenInvalid(InputError):
-    """No job has this token, with which an outside system completes a job."""
+    """No job has this completion token."""
 
 
 class TokenExpired(InputError):
-    """The token's time is over, or the attempt that it was made for."""
+    """The completion token's time or attempt is over."""
 
 
 class Unauthenticated(InputError):
-    """The token of a caller is malformed, expired, forged, revoked, or of an issuer that the app does not know."""
+    """The caller's token is malformed, expired, forged, revoked, or of an unknown issuer."""
 
 
 class LimitExceeded(InputError):
@@ -242,22 +251,22 @@ class DuplicateJob(DataError):
 
 
 class TaskNotFound(DataError):
-    """No reactive task in the database has this name, or the short name fits several."""
+    """No reactive task has this name, or the short name fits several."""
 
 
 class OutboxNotFound(DataError):
-    """No outbox in the database has this name, or the short name fits several."""
+    """No outbox has this name, or the short name fits several."""
 
 
 class LockLost(DataError):
-    """The holder of a lock has lost it: its renewal came too late, or somebody released it.
+    """A lock was renewed too late, or somebody released it.
 
     ``facts`` has its ``key`` and ``fence``.
     """
 
 
 class ConstraintViolation(DataError):
-    """A constraint of a user-owned table (foreign key, check, not null) refused the row."""
+    """A constraint of a user-owned table refused the row."""
 
 
 class RowInvalid(DataError):
@@ -265,11 +274,11 @@ class RowInvalid(DataError):
 
 
 class Undecryptable(RowInvalid):
-    """No key of the app's codec fits a stored value, or the app has no codec. Nothing was lost."""
+    """No key of the app's codec fits a stored value. Nothing was lost."""
 
 
 class ApplicationError(PenstockError):
-    """Your functions raise it for their callers. Its data reaches them, unlike that of other errors.
+    """Your functions raise it, and its data reaches their callers.
 
     Args:
         data: Any value that JSON can say; the client sees it as ``errorData``.
@@ -287,7 +296,10 @@ class ApplicationError(PenstockError):
 
 
 class NotSignedIn(ApplicationError):
-    """The call is for users who have signed in. Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data."""
+    """The call is for users who have signed in.
+
+    Its caller gets ``{"code": "NotSignedIn", "message": …}`` as data.
+    """
 
     status = 401
 
@@ -298,7 +310,10 @@ class NotSignedIn(ApplicationError):
 
 
 class AccessDenied(ApplicationError):
-    """The caller may not do this. It gets ``{"code": "AccessDenied", "message": …}`` as data, and not the reason."""
+    """The caller may not do this, and does not learn the reason.
+
+    It gets ``{"code": "AccessDenied", "message": …}`` as data.
+    """
 
     status = 403
 
@@ -311,7 +326,7 @@ class AccessDenied(ApplicationError):
 
 
 class RateLimited(ApplicationError):
-    """The caller has made too many calls of this kind: its rate limit has no token left, and nothing was done.
+    """The caller's rate limit has no token left. Nothing was done.
 
     It gets ``{"code": "RateLimited", "message": …, "retryAfter": …}`` as data; over HTTP, status 429 and `Retry-After`.
 
@@ -328,11 +343,11 @@ class RateLimited(ApplicationError):
 
 
 class WorkflowError(PenstockError):
-    """The body of a workflow learns this of its steps and waits."""
+    """A step or a wait of a workflow failed."""
 
 
 class StepFailed(WorkflowError):
-    """A step raised an error whose class this program does not have, or no longer has.
+    """A step raised an error whose class this program does not have.
 
     ``facts`` has its ``type``, as ``module:Class``, and its ``text``.
     """
@@ -343,11 +358,11 @@ class StepLost(WorkflowError):
 
 
 class EventTimeout(WorkflowError):
-    """The event that a run waited for did not come in time. If it comes later, the next wait receives it."""
+    """An event did not come in time. If it comes later, the next wait receives it."""
 
 
 class TryAgain(PenstockError):
-    """Nothing is wrong with the call. It may succeed later."""
+    """The call may succeed later."""
 
 
 class Conflict(TryAgain):
@@ -363,7 +378,7 @@ class DatabaseUnavailable(TryAgain):
 
 
 class DatabaseBusy(TryAgain):
-    """A lock of the database was held too long, or a statement ran too long.
+    """A database lock was held, or a statement ran, too long.
 
     ``facts["slow"]`` is true if it was the statement: another attempt will take as long.
     """
@@ -374,14 +389,17 @@ class DatabaseFull(TryAgain):
 
 
 class LockTaken(TryAgain):
-    """Another holder kept the lock for longer than the caller would wait.
+    """Another holder kept the lock.
 
     ``facts`` has its ``key``, its ``holder``, the holder's ``fence``, and ``until``: when it runs out if that dies.
     """
 
 
 class CallTimeout(TryAgain):
-    """The call took longer than allowed. ``facts["limit"]`` has the allowed seconds, if one function took them."""
+    """The call took longer than allowed.
+
+    ``facts["limit"]`` has the allowed seconds, if one function took them.
+    """
 
     @classmethod
     def of(cls, what: str, seconds: float) -> CallTimeout:
@@ -390,11 +408,11 @@ class CallTimeout(TryAgain):
 
 
 class SearchNotReady(TryAgain):
-    """A search index is being filled, or too many rows have changed since its indexer last looked."""
+    """A search index is being filled, or too many changes are not indexed."""
 
 
 class ProviderUnavailable(TryAgain):
-    """The keys of a provider of identities cannot be fetched, so that no token of it can be verified."""
+    """An identity provider's keys cannot be fetched, so no token can be verified."""
 
 
 class Overloaded(TryAgain):
@@ -410,7 +428,7 @@ class NonRetryableError(JobError):
 
 
 class TaskConditionFailed(JobError):
-    """The row of a reactive task is gone, no longer matches, or has changed since the run was planned.
+    """The row is gone, no longer matches, or has changed since the run was planned.
 
     `get_document` raises it. A handler that lets it pass ends as *skipped*: if there is something to do, another run
     is on its way.
@@ -418,7 +436,7 @@ class TaskConditionFailed(JobError):
 
 
 class Snooze(JobError):
-    """Raise it in a job: it goes back to pending for a while and uses no attempt.
+    """Raise it in a job to run it later, without using an attempt.
 
     The writes of a mutation are undone.
 
@@ -458,4 +476,4 @@ class WorkerLost(JobError):
 
 
 class LeaseLost(JobError):
-    """A worker tried to settle a job that it no longer holds. Its transaction was rolled back."""
+    """A worker no longer holds this job. Its transaction was rolled back."""
