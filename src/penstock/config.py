@@ -59,7 +59,7 @@ class Config:
         max_watched: Different queries that one process watches. Further clients get Overloaded, further queries
             LimitExceeded.
         max_watched_bytes: Bytes of their answers, as JSON; in memory several times as much.
-        threads: Threads for functions written with def, each for queries, mutations and actions.
+        threads: Threads for functions written with def: as many each for queries, mutations and actions.
         processes: Processes for actions with runtime="process".
         worker_jobs: Jobs that one worker runs at once.
         lease: Other workers take over a crashed worker's jobs within this time.

@@ -112,7 +112,7 @@ class DeclarationError(UsageError):
 
 
 class ProgramClash(DeclarationError):
-    """Another program declares something of one name. Raised when an app opens."""
+    """Another program declares something of the same name. Raised when an app opens."""
 
 
 class ConfigError(UsageError):
@@ -274,7 +274,7 @@ class RowInvalid(DataError):
 
 
 class Undecryptable(RowInvalid):
-    """No key of the app's codec fits a stored value. Nothing was lost."""
+    """No key of the app's codec fits a stored value, or there is no codec. Nothing was lost."""
 
 
 class ApplicationError(PenstockError):

@@ -45,7 +45,9 @@ METERS = {
     "penstock_change_reader_rows": Meter("gauge", ("reader",), "Unread changes of a reader, up to 10,000."),
     "penstock_change_reader_seconds": Meter("gauge", ("reader",), "Age of the reader's oldest unread change."),
     "penstock_change_bytes": Meter("gauge", (), "Bytes of the change feed; an estimate on SQLite."),
-    "penstock_oldest_transaction_seconds": Meter("gauge", (), "Age of the oldest open transaction on PostgreSQL."),
+    "penstock_oldest_transaction_seconds": Meter(
+        "gauge", (), "Age of the oldest open transaction on PostgreSQL, if the role may see it."
+    ),
     "penstock_interests_broken": Meter("gauge", ("state",), "Interests that capture no changes."),
     "penstock_task_runs": Meter("counter", ("task", "outcome"), "Runs that ended in this process."),
     "penstock_task_retries": Meter("counter", ("task",), "Failed attempts that are retried."),
@@ -63,7 +65,9 @@ METERS = {
         ("task",),
         "Time since the oldest waiting run was first due, retries and deferrals included. Reads up to 100,000 runs.",
     ),
-    "penstock_task_reconciled_timestamp_seconds": Meter("gauge", ("task",), "Unix time of the last check of all rows."),
+    "penstock_task_reconciled_timestamp_seconds": Meter(
+        "gauge", ("task",), "Unix time of the last check of all rows; absent before the first."
+    ),
     "penstock_task_paused": Meter("gauge", ("task",), "1 while the task is paused."),
     "penstock_workflow_started": Meter("counter", ("workflow",), "Runs that began in this process."),
     "penstock_workflow_ended": Meter(
