@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
 import zipfile
@@ -280,3 +281,112 @@ def test_csv_and_arrays_are_read(moved: Console) -> None:
         in moved("import", "user", "-", "--append", stdin=b'[{"name": "A", "nick_name": ""}, 7]').err
     )
     assert "This is not valid JSON" in moved("import", "user", "-", "--append", stdin=b"[7").err
+
+
+# ----- components
+
+INNER = """
+from penstock import App, Table
+
+
+class Label(Table):
+    text: str
+
+
+app = App(tables=[Label])
+"""
+OUTER = """
+import inner
+from penstock import App, File, Id, Table
+
+
+class Remark(Table):
+    text: str
+    parent: Id["Remark"] | None = None
+    file: Id[File] | None = None
+
+
+app = App(tables=[Remark])
+app.use(inner.app, name="labels")
+"""
+HOST = """
+import outer
+from penstock import App, Table
+
+
+class User(Table):
+    name: str
+    remark: str
+
+
+class MyNotesRemark(Table):
+    text: str
+
+
+app = App(tables=[User, MyNotesRemark])
+app.use(outer.app, name="my_notes")
+app.use(outer.app, name="others")
+"""
+STORED, STORED_URL = convex_id(9, 5), "3f0c2b5e-7a86-4c55-9f3e-0d6d3f1f8a11"
+PARTS = {  # all with tables of one number: each component has numbers of its own
+    "": {"users": [document(USERS, 1, name="Ada", remark=convex_id(USERS, 7))], "myNotesRemarks": []},
+    "_components/myNotes/": {
+        "remarks": [
+            document(USERS, 7, text="first", parent=convex_id(USERS, 99), file=STORED),
+            document(USERS, 8, text=convex_id(USERS, 1), parent=convex_id(USERS, 7)),
+        ]
+    },
+    "_components/myNotes/_components/labels/": {"labels": [document(USERS, 3, text="red")]},
+    "_components/mailer/": {"letters": [document(USERS, 4, text="none here")]},
+}
+
+
+def write_parts(path: Path, content: bytes = b"hello") -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for folder, tables in PARTS.items():
+            names = (json.dumps({"name": name, "id": USERS + place}) for place, name in enumerate(tables))
+            archive.writestr(f"snapshot/{folder}_tables/documents.jsonl", "\n".join(names))
+            for name, rows in tables.items():
+                archive.writestr(f"snapshot/{folder}{name}/documents.jsonl", "\n".join(rows))
+        digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
+        file = document(9, 5, sha256=digest, size=len(content), contentType="text/plain", internalId=STORED_URL)
+        archive.writestr("snapshot/_components/myNotes/_storage/documents.jsonl", file)
+        archive.writestr(f"snapshot/_components/myNotes/_storage/{STORED}.txt", content)
+        archive.writestr("snapshot/_components/myNotes/_scheduled/documents.jsonl", "")
+
+
+@pytest.mark.both_stores
+def test_components_of_convex_move_into_the_ones_of_their_names_and_on_from_there(shell: Console) -> None:
+    for name, text in {"inner.py": INNER, "outer.py": OUTER, "host.py": HOST}.items():
+        shell.write(name, text)
+    shell.write("penstock.toml", 'app = "host"\n')
+    shell.ok("migrate")
+    write_parts(shell.folder / "all.zip")
+    done = shell.ok("import", "convex", "all.zip", "--json").json
+    assert [(one["from"], one["table"], one["rows"]) for one in done["tables"]] == [
+        ("myNotes/_storage", "file", 1), ("users", "user", 1), ("myNotesRemarks", "my_notes_remark", 0),
+        ("myNotes/remarks", "my_notes__remark", 2), ("myNotes/labels/labels", "my_notes__labels__label", 1),
+    ]  # fmt: skip
+    assert done["left_out"] == ["myNotes/_scheduled", "component mailer"]
+    (ada,), (first, second) = rows_of(shell, "user"), rows_of(shell, "my_notes__remark")
+    assert ada["remark"] == first["_id"] == second["parent"], "a row of a component is known in the program"
+    assert second["text"] == ada["_id"]
+    assert first["parent"].startswith("remark_"), "a deleted row of the component's table, not of the program's"
+    assert first["file"].startswith("file_")
+    assert rows_of(shell, "others__remark") == []
+    again = shell.ok("import", "convex", "all.zip", "--append", "--json").json["tables"]
+    assert [(one["rows"], one["present"]) for one in again] == [(0, 1), (0, 1), (0, 0), (0, 2), (0, 1)]
+    shell.ok("import", "convex", "all.zip", "--table", "myNotes/remarks=others__remark")
+    assert [one["text"] for one in rows_of(shell, "others__remark")] == ["first", ada["_id"]]
+    # penstock's own zip keeps the component of rows and of files, and --replace leaves the files of other components
+    shell.ok("export", "-o", "own.zip")
+    with zipfile.ZipFile(shell.folder / "own.zip") as own:
+        (file,) = map(json.loads, own.read("_files/documents.jsonl").splitlines())
+        before = {name: own.read(name) for name in own.namelist()}
+    assert (file["_id"], file["component"], file["storageId"]) == (first["file"], "my_notes", STORED_URL)
+    write_parts(shell.folder / "changed.zip", b"damaged")
+    assert "another file has its id" in shell("import", "convex", "changed.zip", "--append").err
+    shell.ok("import", "own.zip", "--replace", "--yes")
+    shell.ok("export", "-o", "again.zip")
+    with zipfile.ZipFile(shell.folder / "again.zip") as again_zip:
+        assert {name: again_zip.read(name) for name in again_zip.namelist()} == before

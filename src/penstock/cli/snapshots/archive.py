@@ -1,12 +1,14 @@
 """Zips of tables and files: as `penstock export` writes them, and as it or Convex wrote them.
 
-Owns the names of their entries. Leaves what the lines mean to `convex`, `files` and `penstock.cli.data`.
+Owns the names of their entries. Parts of a component of Convex are called ``notes/remarks`` and
+``notes/_storage``. Leaves what the lines mean to `convex`, `files` and `penstock.cli.data`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -18,11 +20,14 @@ from pydantic_core import from_json
 
 from penstock.cli.lines import Lines
 from penstock.errors import ConfigError
+from penstock.functions.component import SEPARATOR
 
 _MANIFEST = "penstock.json"
 _TABLES = "_tables/documents.jsonl"  # by which a snapshot of Convex is known
 _ROWS = "/documents.jsonl"
 FILES, _STORAGE = "_files", "_storage"  # the folders of files, in penstock's zips and in Convex's
+_COMPONENTS = "_components/"  # before the name of one of Convex's, in whose folder its tables and files are
+_PART = re.compile(rf"((?:{_COMPONENTS}[^/]+/)*)([^/]+)/")
 _DAMAGE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, EOFError)
 _FORM = (LookupError, TypeError, ValueError)  # of JSON that says something else than it should
 
@@ -61,7 +66,8 @@ class Snapshot:
 
     Attributes:
         of_convex: Whether Convex wrote it.
-        files: The name of the folder of its files; None if it has none.
+        tables: The names of its tables.
+        files: The names of its folders of files; Convex has one for each component.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,26 +75,43 @@ class Snapshot:
             self._zip = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path} cannot be read: {error}.") from None
-        names = self._zip.namelist()
+        names = self._names = dict.fromkeys(self._zip.namelist())
         self.of_convex = _MANIFEST not in names
+        self._root, self._others = "", set[str]()
         if not self.of_convex:
-            self._root, self.files = "", FILES if f"{FILES}{_ROWS}" in names else None
             with self._reading(_MANIFEST, *_FORM):
                 manifest = from_json(self._zip.read(_MANIFEST))
                 number, self._entries = manifest["format"], {table: f"{table}.jsonl" for table in manifest["tables"]}
+            self.tables, self.files = [*self._entries], [FILES] if f"{FILES}{_ROWS}" in names else []
             if number != 1:
                 raise ConfigError(f"{path} was written by a newer penstock.", fix="Upgrade penstock, and import again.")
             return
-        roots = [name.removesuffix(_TABLES) for name in names if name.endswith(_TABLES) and "_components/" not in name]
+        roots = [
+            name.removesuffix(_TABLES)
+            for name in names
+            if name.endswith(_TABLES) and f"/{_COMPONENTS}" not in f"/{name}"
+        ]
         if len(roots) != 1:
             fix = "Write it with penstock export -o FILE.zip, or with npx convex export."
             raise ConfigError(f"{path} has neither {_MANIFEST} nor {_TABLES}.", fix=fix)
         (self._root,) = roots
-        inside = [name.removeprefix(self._root) for name in names if name.startswith(self._root)]
-        found = [name.removesuffix(_ROWS) for name in inside if name.endswith(_ROWS) and name.count("/") == 1]
-        self._entries = {name: f"{self._root}{name}{_ROWS}" for name in found if not name.startswith("_")}
-        self.files = _STORAGE if f"{_STORAGE}{_ROWS}" in inside else None
-        self._others = {name.split("/")[0] for name in inside if name.startswith("_")} - {"_tables", self.files}
+        self._entries, self.tables, self.files = {}, [], []
+        for name in names:
+            self._note_part(name)
+
+    def _note_part(self, name: str) -> None:
+        found = _PART.match(name, len(self._root)) if name.startswith(self._root) else None
+        if found is None:
+            return
+        folder, table = found.groups()
+        part = SEPARATOR.join([*folder.split("/")[1::2], table])
+        if name == f"{self._root}{found[0].removesuffix('/')}{_ROWS}" and (
+            table == _STORAGE or not table.startswith("_")
+        ):
+            self._entries[part] = name
+            (self.files if table == _STORAGE else self.tables).append(part)
+        elif table.startswith("_") and table not in {"_tables", _STORAGE}:
+            self._others.add(part)
 
     def __enter__(self) -> Self:
         return self
@@ -96,14 +119,9 @@ class Snapshot:
     def __exit__(self, *_error: object) -> None:
         self._zip.close()
 
-    @property
-    def tables(self) -> list[str]:
-        return list(self._entries)
-
     @contextlib.contextmanager
     def lines(self, table: str) -> Iterator[Lines]:
-        name = self._entries.get(table, f"{self._root}{table}{_ROWS}")
-        with self._opening(name) as (stream, size):
+        with self._opening(self._entries.get(table, f"{table}{_ROWS}")) as (stream, size):
             yield Lines(stream, size)
 
     def file_size(self, file_id: str) -> int | None:
@@ -120,9 +138,9 @@ class Snapshot:
     @cached_property
     def _file_entries(self) -> dict[str, str]:
         """The entries of the files' bytes by their ids; Convex adds an ending that goes with the type."""
-        folder = f"{self._root}{self.files}/"
-        inside = [name for name in self._zip.namelist() if name.startswith(folder) and not name.endswith(_ROWS)]
-        return {name.removeprefix(folder).partition(".")[0]: name for name in inside}
+        folders = tuple(self._entries.get(one, f"{one}{_ROWS}").removesuffix(_ROWS) + "/" for one in self.files)
+        inside = [name for name in self._names if name.startswith(folders) and not name.endswith(_ROWS)]
+        return {name.rpartition("/")[2].partition(".")[0]: name for name in inside}
 
     @contextlib.contextmanager
     def _opening(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
@@ -133,18 +151,22 @@ class Snapshot:
 
     def others(self) -> list[str]:
         """The parts that are not imported."""
-        return sorted(self._others) if self.of_convex else []
+        return sorted(self._others)
 
-    def numbers(self) -> dict[int, str]:
-        """The names of Convex's tables, by the numbers in their ids."""
-        name = f"{self._root}{_TABLES}"
+    def numbers(self, component: str) -> dict[int, str]:
+        """The names of Convex's tables in a component, or in none, by the numbers in their ids."""
+        path = component.split(SEPARATOR) if component else []
+        name = f"{self._root}{''.join(f'{_COMPONENTS}{one}/' for one in path)}{_TABLES}"
+        if name not in self._names:
+            return {}
         with self._reading(name, *_FORM):
-            return {int(one["id"]): one["name"] for one in map(from_json, self._zip.read(name).splitlines())}
+            found = map(from_json, self._zip.read(name).splitlines())
+            return {int(one["id"]): SEPARATOR.join([*path, one["name"]]) for one in found}
 
     def is_typed(self, table: str) -> bool:
         """Whether integers in the rows are told from floats by their spelling."""
-        name = f"{self._root}{table}/generated_schema.jsonl"
-        if name not in self._zip.namelist():
+        name = f"{self._entries[table].removesuffix(_ROWS)}/generated_schema.jsonl"
+        if name not in self._names:
             return False
         if self._zip.read(name).strip() != b'"uniform"':
             fix = "Export it again with a Convex of 2024 or later."

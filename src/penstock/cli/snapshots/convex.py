@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
@@ -18,6 +19,7 @@ from penstock.cli.lines import LineRefused, Lines
 from penstock.cli.snapshots.archive import Snapshot
 from penstock.clock import layout_uuid7
 from penstock.errors import ArgumentsInvalid, ConfigError, ValueInvalid
+from penstock.functions.component import SEPARATOR
 from penstock.functions.signature import Signature
 from penstock.schema.ids import format_id
 from penstock.store.sql.statements import TableStatements
@@ -28,13 +30,13 @@ from penstock.wire.tags import tag_integer
 class ConvexRows:
     """Makes rows of Convex's documents, as if a client of Convex had sent them to a function that takes the table."""
 
-    def __init__(self, statements: TableStatements, ids: ConvexIds, *, is_typed: bool) -> None:
+    def __init__(self, statements: TableStatements, convert_id: Callable[[str], str], *, is_typed: bool) -> None:
         definition = statements.definition
         if not definition.managed:
             fix = "Import into a managed table."
             raise ConfigError(f"{definition.name} has keys of its own, and Convex's documents have none.", fix=fix)
         self._statements = statements
-        self._ids = ids
+        self._convert_id = convert_id
         self._is_typed = is_typed
         self._names = {_camel(column.name): column.name for column in definition.columns}
         fields = definition.table.model_fields
@@ -61,13 +63,13 @@ class ConvexRows:
         except ArgumentsInvalid as error:
             what = error.what.partition("invalid arguments: ")[2] or error.what
             raise ValueInvalid(what.replace("row.", "")) from None
-        neutral = self._statements.definition.encode_row(row, self._ids.convert(old), read_creation_time(created))
+        neutral = self._statements.definition.encode_row(row, self._convert_id(old), read_creation_time(created))
         return self._statements.encode(neutral)
 
     def _convert(self, value: Any) -> Any:
         """A value with penstock's ids, and with integers as Convex's clients send them."""
         if isinstance(value, str):
-            return self._ids.convert(value)
+            return self._convert_id(value)
         if isinstance(value, dict):
             return {name: self._convert(one) for name, one in value.items()}
         if isinstance(value, list):
@@ -82,7 +84,7 @@ def _camel(name: str) -> str:
 
 
 class ConvexIds:
-    """The ids of penstock for those of Convex.
+    """The ids of penstock for those of Convex. Each component of Convex has numbers of tables of its own.
 
     Args:
         prefixes: The prefix of the ids of each table that has a place here.
@@ -94,10 +96,19 @@ class ConvexIds:
 
     def __init__(self, prefixes: dict[str, str], source: Snapshot) -> None:
         self._prefixes = prefixes
-        self._numbers = source.numbers()
+        self._source = source
+        self._numbers: dict[str, dict[int, str]] = {}  # of tables, by component
         self._known = sqlite3.connect("")  # a file of its own, which goes with the connection: there may be millions
         self._known.execute("create table known (old text primary key, new text) without rowid")
-        self.convert = lru_cache(100_000)(self._convert)
+
+    def within(self, component: str) -> Callable[[str], str]:
+        """Make what gives the id of penstock for a text of a component that is one of Convex; else the text."""
+        return lru_cache(100_000)(partial(self._convert, self._numbers_of(component)))
+
+    def _numbers_of(self, component: str) -> dict[int, str]:
+        if component not in self._numbers:
+            self._numbers[component] = self._source.numbers(component)
+        return self._numbers[component]
 
     def learn(self, table: str, lines: Lines) -> None:
         """Note the ids of a table's rows; they begin with the creation time, as the rows are in its order.
@@ -119,16 +130,15 @@ class ConvexIds:
             pairs = [(name, new) for old, older, new in piece.rows for name in (old, older) if isinstance(name, str)]
             self._known.executemany("insert or ignore into known values (?, ?)", pairs)
             if (number := self._table_number(piece.rows[0][0])) >= 0:
-                self._numbers.setdefault(number, table)
+                self._numbers_of(table.rpartition(SEPARATOR)[0]).setdefault(number, table)
 
-    def _convert(self, text: str) -> str:
-        """The id of penstock for a text that is one of Convex; else the text."""
+    def _convert(self, numbers: dict[int, str], text: str) -> str:
         if self._LOOKS_LIKE.fullmatch(text) is None:
             return text
         found = self._known.execute("select new from known where old = ?", (text,)).fetchone()
         if found is not None:
             return str(found[0])
-        prefix = self._prefixes.get(self._numbers.get(self._table_number(text), ""))
+        prefix = self._prefixes.get(numbers.get(self._table_number(text), ""))
         return text if prefix is None else format_id(prefix, _bits(text, 0))  # of a row that was deleted
 
     def _table_number(self, text: str) -> int:

@@ -20,7 +20,6 @@ from penstock.calls.run.storage import LAST_ID, read_file, store_bytes
 from penstock.cli.data import creation_milliseconds, parse_line, read_creation_time
 from penstock.cli.lines import LineRefused, show_progress
 from penstock.cli.snapshots.archive import Snapshot, SnapshotWriter
-from penstock.cli.snapshots.convex import ConvexIds
 from penstock.cli.snapshots.parts import Part
 from penstock.errors import ValueInvalid
 from penstock.files.file import check_content_type, read_digest
@@ -44,7 +43,7 @@ async def export_files(backend: Backend, archive: SnapshotWriter) -> tuple[int, 
     """
     done, damaged = 0, []
     with TemporaryFile() as documents, show_progress("files", None, size=True) as advance:
-        async for row in _every(backend, None):
+        async for row in _every(backend, None, None):
             if await _write(backend, archive, row):
                 documents.write(to_json(_document_of(row)) + b"\n")
                 done += 1
@@ -58,15 +57,15 @@ async def export_files(backend: Backend, archive: SnapshotWriter) -> tuple[int, 
     return done, damaged
 
 
-async def _every(backend: Backend, session: OpenTransaction | None) -> AsyncIterator[FileRow]:
-    """All files, the newest first, in one transaction or each page in another."""
+async def _every(backend: Backend, session: OpenTransaction | None, component: str | None) -> AsyncIterator[FileRow]:
+    """All files, or those of a component, the newest first, in one transaction or each page in another."""
     files, below = backend.engine.store.files, LAST_ID
     while True:
         if session is not None:
-            rows = await files.list(session, below, _AT_ONCE)
+            rows = await files.list(session, below, _AT_ONCE, component=component)
         else:
             async with reading(backend.engine.store.begin_read) as one:
-                rows = await files.list(one, below, _AT_ONCE)
+                rows = await files.list(one, below, _AT_ONCE, component=component)
         for row in rows:
             yield row
         if len(rows) < _AT_ONCE:
@@ -109,12 +108,21 @@ class FileImport(Part):
     Args:
         backend: Where they go.
         source: The snapshot.
-        ids: Makes ids of Convex's; None if penstock wrote the snapshot.
+        name: Their folder in it.
+        component: The component that gets them. None if penstock wrote the snapshot, which says it of each file.
+        convert_id: Makes ids of Convex's; None if penstock wrote the snapshot.
     """
 
-    def __init__(self, backend: Backend, source: Snapshot, ids: ConvexIds | None) -> None:
-        super().__init__(name=source.files or "", table=FILE_PREFIX)
-        self._backend, self._source, self._ids = backend, source, ids
+    def __init__(
+        self,
+        backend: Backend,
+        source: Snapshot,
+        name: str,
+        component: str | None = None,
+        convert_id: Callable[[str], str] | None = None,
+    ) -> None:
+        super().__init__(name=name, table=FILE_PREFIX)
+        self._backend, self._source, self._component, self._convert_id = backend, source, component, convert_id
         self._files = backend.engine.store.files
         self._keys: dict[str, str] = {}  # the names of stored bytes that wait for the row of their file
 
@@ -151,7 +159,7 @@ class FileImport(Part):
             if key := self._keys.get(row.id):
                 await transaction.add_file(replace(row, key=key), claimed=True)
                 self.stored += 1
-        async for row in _every(self._backend, transaction):
+        async for row in _every(self._backend, transaction, self._component):
             if row.id not in kept:
                 await transaction.remove_file(row.id)
 
@@ -167,10 +175,10 @@ class FileImport(Part):
     def _read(self, line: bytes) -> list[Any]:
         """A file's name in the snapshot, and its row without a name of bytes."""
         given = parse_line(line)
-        old, url = given.get("_id"), given.get("storageId" if self._ids is None else "internalId")
+        old, url = given.get("_id"), given.get("storageId" if self._convert_id is None else "internalId")
         if not isinstance(old, str):
             raise ValueInvalid("it has no _id.")
-        file_id = old if self._ids is None else self._ids.convert(old)
+        file_id = old if self._convert_id is None else self._convert_id(old)
         if not is_id(FILE_PREFIX, file_id):
             raise ValueInvalid(f"_id: {old!r} is not an id of a file.")
         size = self._source.file_size(old)
@@ -191,7 +199,7 @@ class FileImport(Part):
                 read_digest(str(given.get("sha256"))).hex(),
                 check_content_type(given.get("contentType")),
                 given.get("creator"),
-                str(given.get("component") or ""),
+                str(given.get("component") or "") if self._component is None else self._component,
             ),
         ]
 

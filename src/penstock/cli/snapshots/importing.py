@@ -24,8 +24,10 @@ from penstock.cli.snapshots.files import FileImport
 from penstock.cli.snapshots.parts import Part
 from penstock.dataclass import dataclass
 from penstock.errors import ConfigError, InputError, ValueInvalid
+from penstock.functions.component import SEPARATOR
 from penstock.observe.readable import amount
 from penstock.schema.ids import FILE_PREFIX
+from penstock.schema.table import TableDefinition, definition_of
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import advance_numbers
 from penstock.transaction.transaction import Transaction
@@ -47,14 +49,13 @@ def import_snapshot(options: Options, path: Path, only: Sequence[str], mode: Mod
     with Snapshot(path) as source:
         if of_convex and not source.of_convex:
             raise ConfigError(f"{path} is no snapshot of Convex.", fix="Leave out convex: it is one of penstock's.")
-        parts = with_backend(
+        parts, left = with_backend(
             options,
             lambda backend: _Import(backend, source, only, mode).run(),
             fitting=True,
             statement_timeout=UNHURRIED,
             max_rows_written=_NO_LIMIT,
         )
-        left = source.others()
     if options.json:
         print_json({"tables": [part.report() for part in parts], "left_out": left})
         return
@@ -84,44 +85,52 @@ class _Import:
         self._backend = backend
         self._source = source
         self._mode = mode
-        chosen = [name for name in only if name != source.files]
+        self._homes = {one: home for one in _components(source) if (home := self._home(one)) is not None}
+        chosen = [name for name in only if name not in source.files]
         targets = self._targets(chosen) if chosen or not only else {}
+        files = [name for name in source.files if _component(name) in self._homes and (not only or name in only)]
         self._ids: ConvexIds | None = None
         if not source.of_convex:
             self._parts = [
                 _Rows.of(name, found, Documents(found, backend.engine.clock).row) for name, found in targets.items()
             ]
-        else:
-            every = {**{name: found for name in source.tables if (found := self._near(name))}, **targets}
-            prefixes = {name: found.definition.table.__id_prefix__ or "" for name, found in every.items()}
-            self._ids = ids = ConvexIds({**prefixes, source.files or "": FILE_PREFIX}, source)
-            self._parts = [
-                _Rows.of(name, found, ConvexRows(found, ids, is_typed=source.is_typed(name)).row)
-                for name, found in targets.items()
-            ]
-        wants_files = source.files is not None and (not only or source.files in only)
-        self._files = FileImport(backend, source, self._ids) if wants_files else None
+            self._files = [FileImport(backend, source, name) for name in files]
+            return
+        every = {**{name: found for name in source.tables if (found := self._near(name))}, **targets}
+        prefixes = {name: found.definition.table.__id_prefix__ or "" for name, found in every.items()}
+        self._ids = ConvexIds(prefixes | dict.fromkeys(source.files, FILE_PREFIX), source)
+        within = {one: self._ids.within(one) for one in _components(source)}
+        self._parts = [
+            _Rows.of(name, found, ConvexRows(found, within[_component(name)], is_typed=source.is_typed(name)).row)
+            for name, found in targets.items()
+        ]
+        self._files = [
+            FileImport(backend, source, name, self._homes[_component(name)], within[_component(name)]) for name in files
+        ]
 
-    async def run(self) -> Sequence[Part]:
-        mode, files = self._mode, self._files
+    async def run(self) -> tuple[Sequence[Part], list[str]]:
+        """Import all, or raise: the numbers of each part, and the parts of the snapshot that have no place here."""
+        mode = self._mode
         await self._look_for_rows()
         self._check()
-        if files is not None:
+        for files in self._files:
             with self._saying_where(files):
                 await files.store(skip_refused=mode.skip_refused, with_rows=not mode.replace)
         if mode.replace:
             await self._backend.runner.write(self._replace)
-            return self._every
-        for part in self._parts:
-            with self._saying_where(part):
-                await self._append(part)
-        return self._every
+        else:
+            for part in self._parts:
+                with self._saying_where(part):
+                    await self._append(part)
+        known = {*self._homes, *(_component(part.name) for part in self._parts)}
+        homeless = [f"component {one}" for one in _components(self._source) if one not in known]
+        return self._every, [*self._source.others(), *homeless]
 
     # ----- steps
 
     @property
     def _every(self) -> list[Part]:
-        return [*([] if self._files is None else [self._files]), *self._parts]
+        return [*self._files, *self._parts]
 
     @contextmanager
     def _saying_where(self, part: Part) -> Iterator[None]:
@@ -141,7 +150,7 @@ class _Import:
                 known = ", ".join(self._source.tables)
                 raise ConfigError(f"The file has no table {missing[0]!r}.", fix=f"Its tables are {known}.")
             return {name: find_table(self._backend, yours) if yours else self._find(name) for name, _, yours in pairs}
-        return {name: self._find(name) for name in self._source.tables}
+        return {name: self._find(name) for name in self._source.tables if _component(name) in self._homes}
 
     def _find(self, name: str) -> TableStatements:
         found = self._near(name)
@@ -153,18 +162,28 @@ class _Import:
 
     def _near(self, name: str) -> TableStatements | None:
         """The table of a name; one of Convex may be the plural in camel case."""
-        for definition in self._backend.app.definitions():
-            is_like = self._source.of_convex and _simplify(definition.name) & _simplify(name)
-            if is_like or name in names_of(definition):
-                return statements_of(self._backend, definition)
-        return None
+        app, found = self._backend.app, list[TableDefinition]()
+        if not self._source.of_convex:
+            found = [one for one in app.definitions() if name in names_of(one)]
+        else:
+            home, short = self._homes.get(_component(name)), name.rpartition(SEPARATOR)[2]
+            owners = {twin: one.name for one in app.components.values() for twin in one.tables.values()}
+            own = [(one, definition_of(one.row_type)) for one in app.definitions() if owners.get(one.table, "") == home]
+            found += [one for one, declared in own if short in names_of(declared)]
+            found += [one for one, declared in own if _simplify(declared.name) & _simplify(short)]
+        return statements_of(self._backend, found[0]) if found else None
+
+    def _home(self, component: str) -> str | None:
+        """The component of the program for one of the snapshot, by its name without case and underscores."""
+        names = ["", *self._backend.app.components]
+        return next((one for one in names if _plain(one) == _plain(component)), None)
 
     async def _look_for_rows(self) -> None:
         """Refuse tables that are not empty, unless the user says what becomes of their rows."""
         async with snapshot(self._backend) as session:
             counts = {part.table: await count_rows(session, part.statements) for part in self._parts}
         full = [f"{name} has {amount(rows, 'row')}" for name, rows in counts.items() if rows]
-        if self._files is not None and await self._files.find_any():
+        if self._files and await self._files[0].find_any():
             full.append("there are files")
         if not full or self._mode.append:
             return
@@ -176,15 +195,15 @@ class _Import:
     def _check(self) -> None:
         """Read all rows; raise if one does not fit, unless these are passed over."""
         if self._ids is not None:
-            for name in (*self._source.tables, *filter(None, [self._source.files])):
+            for name in (*self._source.tables, *self._source.files):
                 with self._source.lines(name) as lines:
                     self._ids.learn(name, lines)
         for part in self._parts:
             with self._source.lines(part.name) as lines:
                 for _piece in lines.pieces(part.read, part.refuse):
                     """Only the refused ones are kept."""
-        if self._files is not None:
-            self._files.check()
+        for files in self._files:
+            files.check()
         refused = sum(part.refused for part in self._every)
         if self._mode.skip_refused or not refused:
             return
@@ -232,8 +251,8 @@ class _Import:
         piece.rows, piece.numbers = [row for row, _ in kept], [number for _, number in kept]
 
     async def _replace(self, transaction: Transaction) -> None:
-        if self._files is not None:
-            await self._files.replace(transaction)
+        for files in self._files:
+            await files.replace(transaction)
         for part in self._parts:
             await transaction.execute(part.statements.clear(), ())
         for part in self._parts:
@@ -249,8 +268,21 @@ def _pass_over(_line: LineRefused) -> None:
     """Pass over a row that was refused, and counted, when all rows were checked."""
 
 
+def _component(name: str) -> str:
+    """The component of a part of a snapshot; empty for the program."""
+    return name.rpartition(SEPARATOR)[0]
+
+
+def _components(source: Snapshot) -> list[str]:
+    return list(dict.fromkeys(map(_component, (*source.tables, *source.files))))
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
 def _simplify(name: str) -> set[str]:
     """The forms of a name by which a table is found: without case and underscores, and in the singular."""
-    plain = name.replace("_", "").lower()
+    plain = _plain(name)
     ends = (("ies", "y"), ("es", ""), ("s", ""))
     return {plain, *(plain.removesuffix(end) + instead for end, instead in ends if plain.endswith(end))}
