@@ -217,6 +217,7 @@ async def test_a_vector_that_no_index_can_hold_is_refused_by_name(vector_url: st
         for wrong, said in (
             ([1.0, 2.0], r"note.embedding: this vector has 2 dimensions, and its index 4\. Use the embedding model"),
             ([0.0] * SIZE, "note.embedding: this vector has only zeros.*Store None"),
+            ([5e-324, 5e-324, -0.0, 0.0], "note.embedding: this vector has only zeros, or nearly so"),
             ([nan] * SIZE, "note.embedding: this vector has NaN"),
             ([-inf, 1.0, 1.0, 1.0], "note.embedding: this vector has NaN, an infinity"),
         ):
