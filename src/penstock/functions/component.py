@@ -7,13 +7,20 @@ functions and tables of this use. `api/components` fills it, when `App.use` is c
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError, DeclarationError
 from penstock.schema.table import Table
 
-T = TypeVar("T")
+
+class Named(Protocol):
+    """A pool, as a component knows it."""
+
+    name: str
+
+
+T = TypeVar("T", bound=Callable[..., Any] | Named)
 
 SEPARATOR = "/"  # between the name of a component and the names of its things
 _NAME = re.compile(r"[a-z](?:_?[a-z0-9])*")
