@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock import ActionCtx, App, File, Id, MutationCtx, QueryCtx, public
+from penstock.files.file import ANY_TYPE
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.both_stores
@@ -150,3 +151,9 @@ async def test_an_http_action_takes_gives_and_deletes(database_url: str) -> None
         assert (await test.http.delete("/pictures", params={"id": file})).status_code == 204
         assert (await test.http.get("/pictures", params={"id": file})).status_code == 404
         assert (await test.http.delete("/pictures", params={"id": file})).status_code >= 400
+        for content, headers in ((TEXT, {}), (b"", {"content-type": "text/plain"}), (b"", {})):
+            file = (await test.http.post("/pictures", content=content, headers=headers)).text
+            where = (await test.http.get("/pictures", params={"id": file})).headers["location"]
+            shown = await test.http.get(where)
+            assert (shown.content, shown.headers["content-length"]) == (content, str(len(content)))
+            assert shown.headers["content-type"].partition(";")[0] == headers.get("content-type", ANY_TYPE)

@@ -459,9 +459,9 @@ async def test_declarations_after_the_use_are_refused_at_the_start(database_url:
 
 
 def test_a_function_of_another_app_is_none_of_the_component() -> None:
-    with pytest.raises(ContextError, match="is not a function of component shop"):
+    with pytest.raises(ContextError, match="is neither a function nor a pool of component shop"):
         shop[reply]
-    with pytest.raises(ContextError, match="is not a function of component shop"):
+    with pytest.raises(ContextError, match="is neither a function nor a pool of component shop"):
         shop[{}]  # type: ignore[type-var]
 
 

@@ -42,6 +42,9 @@ from penstock.testing import TestApp, TestClock
 app = App()
 mail = app.workpool("mail", max_parallelism=2)
 
+part = App()
+part_mail = part.workpool("mail")
+
 sent: list[str] = []
 ended: list[tuple[WorkId, str]] = []
 heard: list[tuple[str, str | None]] = []
@@ -81,6 +84,22 @@ async def look(ctx: QueryCtx) -> int:
 @app.internal_mutation
 async def note(ctx: MutationCtx, work_id: WorkId, result: WorkResult[str], context: Any) -> None:
     ended.append((work_id, f"{result.kind} {context}"))
+
+
+@part.outbox("greetings")
+async def hear_in_part(ctx: ActionCtx, message: Message[Greeting]) -> None:
+    heard.append((f"part {message.payload.to}", message.key))
+
+
+@part.internal_action
+async def send_in_part(ctx: ActionCtx, to: str) -> None:
+    sent.append(f"part {to}")
+
+
+middle = App()
+inner = middle.use(part, name="inner")
+outer = app.use(middle, name="outer")
+deep = app.components["outer/inner"]
 
 
 @pytest.fixture(autouse=True)
@@ -235,6 +254,28 @@ def test_work_runs_and_messages_are_sent_once_if_the_transaction_commits(kind: K
         await answer(visit.rollback())
 
     tell(kind, app_url, look_again)
+
+
+def test_work_and_messages_of_a_component_are_those_of_its_use(kind: Kind, app_url: str) -> None:
+    ids: list[JobId[None]] = []
+
+    async def story(visit: Visit) -> None:
+        await answer(visit.begin())
+        assert deep[part_mail] is outer[inner[part_mail]]
+        ids.append(await answer(deep[part_mail].enqueue(visit.connection, deep[send_in_part], "Ada")))
+        await answer(send_to(visit, Greeting("Ada"), "outer/inner/greetings", key="a"))
+        with pytest.raises(ContextError, match=r"the component 'inner' here.*pool of its use"):
+            await answer(part_mail.enqueue(visit.connection, send_in_part, "nobody"))
+        with pytest.raises(ContextError, match="the component 'inner' here"):
+            await answer(part.outboxes.send(visit.connection, "greetings", Greeting("nobody")))
+        await answer(visit.commit())
+        await answer(visit.begin())
+        await answer(deep[part_mail].enqueue(visit.connection, deep[send_in_part], "never"))
+        await answer(visit.rollback())
+
+    tell(kind, app_url, story)
+    work_off(app_url)
+    assert (sent, heard) == (["part Ada"], [("part Ada", "a")])
 
 
 def test_what_is_canceled_never_runs_and_what_cannot_be_is_refused_alone(kind: Kind, app_url: str) -> None:

@@ -217,6 +217,7 @@ async def test_a_vector_that_no_index_can_hold_is_refused_by_name(vector_url: st
         for wrong, said in (
             ([1.0, 2.0], r"note.embedding: this vector has 2 dimensions, and its index 4\. Use the embedding model"),
             ([0.0] * SIZE, "note.embedding: this vector has only zeros.*Store None"),
+            ([5e-324, 5e-324, -0.0, 0.0], "note.embedding: this vector has only zeros, or nearly so"),
             ([nan] * SIZE, "note.embedding: this vector has NaN"),
             ([-inf, 1.0, 1.0, 1.0], "note.embedding: this vector has NaN, an infinity"),
         ):
@@ -338,6 +339,37 @@ async def test_the_index_finds_the_nearest_rows_however_many_its_filters_leave(
     async with connected(postgres_url) as connection:
         scans = await connection.fetchval("select idx_scan from pg_stat_user_indexes where indexrelname ~ 'vector'")
     assert scans >= 10, "the index was asked"
+
+
+@pytest.mark.parametrize(("needed", "has_index"), [((0, 8), True), ((99,), False)], ids=["indexed", "older"])
+async def test_rows_that_come_and_go_are_found_by_the_index_and_with_an_older_pgvector(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, needed: tuple[int, ...], has_index: bool
+) -> None:
+    monkeypatch.setattr(indexes, "_MOST_COMPARED", SIZE)  # one row, above which the index is asked
+    monkeypatch.setattr(indexes, "_ITERATES", needed)
+    dice, rows, hits = random.Random(1), dict[Any, list[float]](), 0
+    async with opened(postgres_url) as test:
+        for step in range(10):
+            new = [[dice.gauss(0, 1) for _ in range(SIZE)] for _ in range(40)]
+            rows |= zip(await insert(test, *new), new, strict=True)
+            if step % 2:
+                test.clock.advance(SECOND)
+                await test.indexer.tick()
+            vector = [dice.gauss(0, 1) for _ in range(SIZE)]
+            best = sorted(rows, key=lambda one: -cosine(vector, rows[one]))
+            for gone in best[:5]:
+                await test.run_mutation(write, lambda ctx, note=gone: ctx.db.delete(Note, note))
+                del rows[gone]
+            found = [hit.id for hit in await search(test, *vector, limit=20)]
+            assert (len(found), {*found} <= rows.keys()) == (20, True)
+            hits += len({*found} & {*best[5:25]})
+        assert hits >= (0.95 * 200 if has_index else 200)
+    async with connected(postgres_url) as connection:
+        scans = await connection.fetchval(
+            "select sum(idx_scan) from pg_stat_user_indexes join pg_indexes on indexname = indexrelname "
+            "where indexdef like '%hnsw%'"
+        )
+    assert bool(scans) is has_index, "the index was asked"
 
 
 async def test_columns_of_other_programs_may_have_json_or_arrays(postgres_url: str) -> None:

@@ -64,7 +64,9 @@ def use_app(
     use = Use(own, components, program.guests)
     _use_tables(use, app)
     for pool in app.pools.values():
-        program.pools[own.prefix(pool.name)] = use.pool(pool)
+        own.pools[pool] = program.pools[own.prefix(pool.name)] = use.pool(pool)
+    for inner in app.components.values():
+        use.components[inner].pools |= {raw: own.pools[pool] for raw, pool in inner.pools.items()}
     program.rate_limits.update({own.prefix(one): policy for one, policy in app.rate_limits.items()})
     _use_events(program.events, app.events, name)
     _use_functions(use, program, app, exposed)
@@ -75,6 +77,7 @@ def use_app(
     program.tasks.adopt(app.tasks, use)
     program.outboxes.adopt(app.outboxes, use)
     program.components |= {one.name: one for one in use.components.values()}
+    app.guests.component = name
     return own
 
 

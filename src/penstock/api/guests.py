@@ -34,7 +34,13 @@ _PIECE = 5_000  # jobs
 
 
 class Guests:
-    """The user's own transactions, as one app works in them."""
+    """The user's own transactions, as one app works in them.
+
+    Attributes:
+        component: The name under which another app uses this one, if one does.
+    """
+
+    component: str | None = None
 
     def __init__(self, registry: Registry, rate_limits: Mapping[str, RateLimit], config: Callable[[], Config]) -> None:
         self._registry = registry
@@ -68,6 +74,13 @@ class Guests:
         fitting = [runner for runner in self._open if runner.engine.store.dialect.name == session.dialect]
         if fitting:
             return _Home(fitting[-1])
+        if self.component is not None and not self._open:
+            raise ContextError(
+                f"This pool or outbox is of an app that is the component {self.component!r} here, so its work would be "
+                "no program's.",
+                fix="Take the pool of its use: comments[pool], with comments = app.use(…). Send to a topic by the "
+                'outboxes of the program: app.outboxes.send(connection, "comments/topic", …).',
+            )
         if self._open:
             session.check_dialect(self._open[-1].engine.store.dialect.name)
         home = self._homes.get(session.dialect)

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ContextError, DeclarationError
 from penstock.schema.table import Table
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+class Named(Protocol):
+    """A pool, as a component knows it."""
+
+    name: str
+
+
+T = TypeVar("T", bound=Callable[..., Any] | Named)
 
 SEPARATOR = "/"  # between the name of a component and the names of its things
 _NAME = re.compile(r"[a-z](?:_?[a-z0-9])*")
@@ -27,29 +34,35 @@ class Component:
         name: Its name in the program: ``comments``; of a component of a component ``blog/comments``.
         tables: The tables of this use, by those of the app and by themselves.
         functions: The functions of this use, by those of the app.
+        pools: The pools of this use, by those of the app.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.tables: dict[type[Table], type[Table]] = {}
         self.functions: dict[Any, Any] = {}
+        self.pools: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return f"<component {self.name}>"
 
-    def __getitem__(self, function: F) -> F:
-        """The function of this use, for the program to run, schedule and enqueue.
+    def __getitem__(self, declared: T) -> T:
+        """The function or the pool of this use, for the program to run, schedule and enqueue.
 
         Args:
-            function: A function of the app that was used.
+            declared: A function or a pool of the app that was used.
 
         Raises:
-            ContextError: It is no function of that app.
+            ContextError: It is neither a function nor a pool of that app.
         """
-        found: F | None = own_function(self, function, None)
+        found: T | None = own_function(self, declared, None)
+        if found is None and isinstance(declared, Hashable):
+            found = self.pools.get(declared)
         if found is None:
-            name = getattr(function, "name", repr(function))
-            raise ContextError(f"{name} is not a function of component {self.name}.", fix="Pass one of its app's.")
+            name = getattr(declared, "name", repr(declared))
+            raise ContextError(
+                f"{name} is neither a function nor a pool of component {self.name}.", fix="Pass one of its app's."
+            )
         return found
 
     def prefix(self, name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from math import hypot, inf
 from operator import mul
+from sys import float_info
 from typing import Any, Generic, TypeVar
 
 from pydantic_core import from_json
@@ -86,9 +87,9 @@ def unit_vector(where: str, vector: Sequence[float], dimensions: int) -> tuple[f
     length = _length(vector)
     if not length < inf:
         raise ValueInvalid(f"{where}: this vector has NaN, an infinity, or a number that is too large.")
-    if not length:
+    if length < float_info.min:  # numbers of so few bits have no direction that could be told
         raise ValueInvalid(
-            f"{where}: this vector has only zeros, and so no direction.",
+            f"{where}: this vector has only zeros, or nearly so, and no direction.",
             fix="Store None where there is no embedding.",
         )
     return tuple(one / length for one in vector)
