@@ -296,9 +296,8 @@ class Shape:
     timed: bool = False  # for rows: whether it bears its creation time too
     open: bool = False  # whether objects may have fields that the class does not declare
     large: Way | None = None  # marks the integers that it declares as `Int64`
-    leaves_out: Mapping[str, Callable[[Any], bool]] = field(
-        default_factory=dict
-    )  # by names on the wire: ``exclude_if``
+    # by names on the wire: pydantic's ``exclude_if``
+    leaves_out: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
 
     @property
     def is_fixed(self) -> bool:
@@ -332,7 +331,7 @@ class Shape:
         for name, key in self.computed.items():
             found[key] = getattr(value, name)
         for key, is_left_out in self.leaves_out.items():
-            if is_left_out(found[key]):
+            if key in found and is_left_out(found[key]):
                 del found[key]
         if self.special:
             found.update(self._write(value, self.special))
