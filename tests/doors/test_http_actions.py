@@ -488,6 +488,51 @@ async def test_a_server_that_stops_ends_streams_of_events(sqlite_url: str) -> No
             assert not [line async for line in lines if line]
 
 
+@app.http("PUT", "/odd/", access=public)
+async def show_request(ctx: ActionCtx, request: Request) -> Response:
+    response = JSONResponse([len(await request.body()), request.headers.getlist("x-a"), request.cookies])
+    response.headers.append("x-b", "1")
+    response.headers.append("x-b", "2")
+    return response
+
+
+PUT = b"PUT /odd/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+GET = b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+REQUESTS: tuple[tuple[bytes, bytes, bytes], ...] = (  # each with the status and the end of its answer
+    (PUT + b"\r\n", b"200", b"[0,[],{}]"),
+    (PUT + b"transfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\nx-t: 1\r\n\r\n", b"200", b"[3,[],{}]"),
+    (PUT + b"content-encoding: gzip\r\ncontent-length: 3\r\n\r\n\x1f\x8b\x08", b"200", b"[3,[],{}]"),  # as it was sent
+    (PUT + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\nab", b"100", b"[2,[],{}]"),
+    (PUT + b"expect: 100-continue\r\ncontent-length: 99999999\r\n\r\n", b"413", b'may have 1048576 bytes."}'),
+    (PUT + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", b"400", b"received."),
+    (PUT + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400", b"received."),
+    (PUT + b"x-a: 1\r\nX-A: 2\r\ncookie: c=1; d=%20\r\n\r\n", b"200", b'[0,["1","2"],{"c":"1","d":"%20"}]'),
+    (PUT + b"x-a: " + b"y" * 60_000 + b"\r\n\r\n", b"200", b'yy"],{}]'),
+    (b"GET /files/%zz%2f%ff" + GET, b"200", "file %zz/\N{REPLACEMENT CHARACTER}".encode()),
+    (b"GET http://other/files/a?b/c" + GET, b"200", b"file a"),
+    (b"GET /files/../files/exact" + GET, b"200", b"file ../files/exact"),
+    (b"GET /odd" + GET, b"404", b'nothing at this path."}'),
+    (b"GET /Files/exact" + GET, b"404", b'nothing at this path."}'),
+    (b"HEAD /odd/raise" + GET, b"500", b"\r\n\r\n"),
+    (b"HEAD /files/exact" + GET, b"200", b"\r\n\r\n"),
+    (b"OPTIONS *" + GET, b"404", b'nothing at this path."}'),
+    (b"TRACE /me" + GET, b"405", b'This path takes GET, HEAD."}'),
+)
+
+
+async def test_odd_requests_reach_their_action_as_they_were_sent_or_none(database_url: str) -> None:
+    async with TestApp(app, database_url) as test, listening(asgi_app(app, backend=test)) as url:
+        for sent, status, end in REQUESTS:
+            reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+            writer.write(sent)
+            async with asyncio.timeout(SOON):
+                answer = await reader.read()
+            writer.close()
+            assert (answer[9:12], answer.endswith(end)) == (status, True), (sent[:200], answer)
+            if sent.startswith(PUT) and status == b"200":
+                assert answer.count(b"\r\nx-b: ") == 2
+
+
 # ----- declarations and mounts
 
 

@@ -200,8 +200,8 @@ async def test_wrong_conditions_are_refused(sqlite_url: str, where: dict[str, An
             await test.run_query(listed_in_thread, where)
 
 
-async def test_pages_of_jobs_join_and_are_of_one_list(database_url: str) -> None:
-    async with TestApp(app, database_url) as test:
+async def test_pages_of_jobs_join_are_of_one_list_and_read_themselves_only(database_url: str) -> None:
+    async with TestApp(app, database_url, max_rows_read=6) as test:
         await test.run_mutation(fill, 0, 7)
         cursor, pages, found = None, list[int](), list[int]()
         while True:

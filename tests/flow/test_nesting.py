@@ -161,6 +161,44 @@ async def test_a_part_whose_time_is_over_is_undone_before_the_function_goes_on(d
 # ----- side by side
 
 
+pool = app.workpool("beside", max_parallelism=1)
+SENDS: dict[str, Callable[[MutationCtx], Any]] = {
+    "run_after": lambda ctx: ctx.scheduler.run_after(timedelta(0), add, text="own"),
+    "enqueue": lambda ctx: pool.enqueue(ctx, add, text="own"),
+    "enqueue_batch": lambda ctx: pool.enqueue_batch(ctx, add, [{"text": "own"}]),
+    "a key": lambda ctx: pool.with_options(key="one").enqueue(ctx, add, text="own"),
+}
+
+
+begun: list[asyncio.Event] = []
+
+
+@app.internal_mutation
+async def fail_late(ctx: MutationCtx) -> None:
+    begun[-1].set()
+    for _ in range(5):
+        await ctx.db.query(Note).count()
+    raise ApplicationError("failed")
+
+
+@pytest.mark.parametrize("way", SENDS)
+async def test_a_job_that_is_sent_while_a_part_runs_is_not_undone_with_it(database_url: str, way: str) -> None:
+    async with TestApp(app, database_url) as backend:
+
+        async def story(ctx: MutationCtx) -> None:
+            begun.append(asyncio.Event())
+
+            async def send_meanwhile() -> None:
+                await begun[-1].wait()
+                await SENDS[way](ctx)
+
+            failed, sent = await asyncio.gather(ctx.run_mutation(fail_late), send_meanwhile(), return_exceptions=True)
+            assert (type(failed), sent) == (ApplicationError, None)
+
+        await backend.run_mutation(write, story)
+        assert await scheduled(backend) == ["own"]
+
+
 async def test_parts_and_writes_side_by_side_do_not_undo_each_other(database_url: str) -> None:
     async with TestApp(app, database_url) as backend:
 

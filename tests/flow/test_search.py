@@ -760,6 +760,21 @@ async def test_keys_of_any_length_are_indexed(database_url: str) -> None:
         assert text == "words more"
 
 
+async def test_a_python_with_another_version_of_unicode_makes_a_new_index(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(database_url) as test:
+        await insert(test, "one word")
+        await test.indexer.tick()
+    monkeypatch.setattr("penstock.changes.searches.VERSION", "of another Python")
+    async with TestApp(app, database_url) as test:
+        numbers = [row.id for row in await test.engine.store.searches.list() if row.name == "note.by_body"]
+        assert len(numbers) == 2
+        assert await test.run_query(found, "word") == ["one word"]
+        ((text,),) = await sql(test, f"select tokens from {stored(test)[:-1]}{max(numbers)}")
+        assert text.startswith("one word ")
+
+
 async def test_the_doctor_tells_of_an_index_in_which_searches_fail(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,8 +115,8 @@ async def test_a_statement_that_its_function_left_behind_is_cut_off(database_url
             with pytest.raises(ValueError, match="one of two"):
                 await run(function)
             assert await backend.run_mutation(add, text="after it") == attempt
-        await until(lambda: len(cut_off) == 3)
-        assert set(cut_off) == {ContextError.__name__}
+        await until(lambda: cut_off.count(ContextError.__name__) == 3)
+        assert len(cut_off) <= 4  # a query that is found to need a snapshot begins again
 
 
 async def test_a_sub_transaction_that_left_a_statement_behind_is_undone_alone_where_it_can_be(

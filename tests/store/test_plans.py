@@ -17,7 +17,7 @@ import pytest
 
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.nouns.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL, BELOW_ALL
 from penstock.store.nouns.noun import Access
 from penstock.store.open import make_store
 from penstock.store.postgres.dialect import POSTGRES
@@ -99,11 +99,11 @@ HOT: dict[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
     ),
     "prune": ({"now": NOW + timedelta(days=400), "limit": 10}, {"finished_job": {"finished_job_expires_at", "key"}}),
     "list": (
-        {**dict.fromkeys(FILTER), "below": ABOVE_ALL, "limit": 10, "now": NOW},
+        {**dict.fromkeys(FILTER), "below": ABOVE_ALL, "down_to": BELOW_ALL, "limit": 10, "now": NOW},
         {"ready_job": {"key"}, "scheduled_job": {"key"}, "running_job": {"key"}, "finished_job": {"key"}},
     ),
     "list_failed": (
-        {**dict.fromkeys(FILTER), "state": "failed", "below": ABOVE_ALL, "limit": 10, "now": NOW},
+        {**dict.fromkeys(FILTER), "state": "failed", "below": ABOVE_ALL, "down_to": BELOW_ALL, "limit": 10, "now": NOW},
         {"finished_job": {"finished_job_failed_id"}},
     ),
     "count_failed": ({"now": NOW, "most": 10}, {"finished_job": {"finished_job_failed_id"}}),

@@ -21,7 +21,7 @@ from penstock.functions.function import AnyFunction, Function
 from penstock.jobs.filter import MOST_LISTED, JobFilter, check_limit
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, JobStatuses, job_uuid, status_of_new
 from penstock.schema.ids import JOB_PREFIX, is_id
-from penstock.store.nouns.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL, BELOW_ALL
 from penstock.transaction.pages import Page, PaginationOptions
 from penstock.transaction.tracking import track_calls
 from penstock.transaction.transaction import Transaction
@@ -118,9 +118,8 @@ class JobReader:
             end = f"{mark}." if done else f"{mark}.{page[-1].id}"
         else:
             last = _place(end, mark)
-            page = await self._find(filter_, MOST_LISTED, below)
-            cut = len(page) == MOST_LISTED and (last is None or job_uuid(page[-1].id) > last)
-            page = [job for job in page if last is None or job_uuid(job.id) >= last]
+            page = await self._find(filter_, MOST_LISTED, below, last or BELOW_ALL)
+            cut = len(page) == MOST_LISTED and job_uuid(page[-1].id) != last
             if cut:
                 end = f"{mark}.{page[-1].id}"
             done = last is None and not cut
@@ -134,12 +133,12 @@ class JobReader:
             page_status="SplitRecommended" if len(page) > _SPLIT_ABOVE else None,
         )
 
-    async def _find(self, where: JobFilter, limit: int, below: UUID) -> JobStatuses:
-        """Jobs with ids below one id, newest first, also new ones that this transaction stores at its end."""
+    async def _find(self, where: JobFilter, limit: int, below: UUID, down_to: UUID = BELOW_ALL) -> JobStatuses:
+        """Jobs between two ids, newest first, also new ones that this transaction stores at its end."""
         calls, transaction = self._calls, self._transaction
         store, now, decrypt = calls.store.jobs, transaction.now, calls.store.encryption.decrypt
-        new = [status_of_new(job, now, decrypt) for job in transaction.jobs if job.id < below]
-        found = await calls.read(partial(store.list, where=where, limit=limit, now=now, below=below))
+        new = [status_of_new(job, now, decrypt) for job in transaction.jobs if down_to <= job.id < below]
+        found = await calls.read(partial(store.list, where=where, limit=limit, now=now, below=below, down_to=down_to))
         found = [*filter(where.meets_new, new), *found]
         found = sorted(found, key=lambda job: job_uuid(job.id), reverse=True)[:limit]
         transaction.count_read(len(found), sum(map(_bytes_of, found)))

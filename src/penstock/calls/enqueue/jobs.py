@@ -198,7 +198,8 @@ class JobCalls:
         """Enqueue a job: with the transaction, or at once."""
         if self._scope is None:
             await self.runner.enqueue(job)
-        else:
+            return
+        async with self._scope.lock:  # or a part that runs now, and fails, would undo it
             self._scope.transaction.add_job(job)
             self.engine.journal.sending(self._scope.transaction, job)
 

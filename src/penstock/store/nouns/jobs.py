@@ -22,7 +22,7 @@ from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json
 
 _INDEXED = (JobState.FAILED.value, "retrying")  # states whose jobs have an index of their own
-ABOVE_ALL = UUID(int=2**128 - 1)  # an id that no job has
+ABOVE_ALL, BELOW_ALL = UUID(int=2**128 - 1), UUID(int=0)  # ids that no job has
 CANCEL_EVENT, JOB_EVENT = "cancel", "job"  # what penstock itself puts into the inbox of a workflow's run
 _REQUEST_KEPT = timedelta(minutes=1)
 _DAYS = 16
@@ -94,11 +94,18 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         return dict(zip((self._access.uuid(row["id"]) for row in rows), self._statuses(rows), strict=True))
 
     async def list(
-        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
+        self,
+        session: Session,
+        where: JobFilter,
+        limit: int,
+        now: datetime,
+        below: UUID = ABOVE_ALL,
+        down_to: UUID = BELOW_ALL,
     ) -> builtins.list[JobStatus]:
-        """Jobs that meet a filter, newest first, those below one id."""
+        """Jobs that meet a filter, newest first, those below one id and down to another."""
+        values = {**asdict(where), "limit": limit, "now": now, "below": below, "down_to": down_to}
         query = f"list_{where.state}" if where.state in _INDEXED else "list"
-        return self._statuses(await self._fetch(session, query, **asdict(where), limit=limit, now=now, below=below))
+        return self._statuses(await self._fetch(session, query, **values))
 
     async def seek(self, session: Session, text: str, limit: int, now: datetime, most: int) -> builtins.list[JobStatus]:
         """Jobs with a text as their key or name, or in their error; it looks at `most` of each place."""
@@ -116,7 +123,7 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
     ) -> builtins.list[UUID]:
         """Ids of jobs that meet a filter, newest first, those below one id."""
-        values = {**asdict(where), "limit": limit, "now": now, "below": below}
+        values = {**asdict(where), "limit": limit, "now": now, "below": below, "down_to": BELOW_ALL}
         query = f"matching_{where.state}" if where.state in _INDEXED else "matching"
         return [self._access.uuid(row["id"]) for row in await self._fetch(session, query, **values)]
 

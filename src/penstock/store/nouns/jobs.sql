@@ -29,7 +29,7 @@ select * from (
 ) j {wanted}
 
 -- {wanted}: those of them that are in one place.
-where {filter} and {on_complete} and id < :below order by id desc limit :limit
+where {filter} and {on_complete} and id < :below and id >= :down_to order by id desc limit :limit
 
 -- {filter}: the jobs that a filter means.
 (:state::text is null or state = :state or stage = :state) and (:pool::text is null or pool = :pool)
