@@ -25,8 +25,7 @@ import stage.bytecode  # noqa: F401 - before all that is to be kept
 from hypothesis import HealthCheck, settings
 from stage.brokers import PgBouncer, pgbouncer
 from stage.databases import Databases, make_tables, open_once
-from stage.examples import LONG, PART, PARTS, examples
-from stage.needs import lack, pytest_runtest_makereport, pytest_terminal_summary
+from stage.needs import LONG, PART, PARTS, examples, lack, pytest_runtest_makereport, pytest_terminal_summary
 
 from penstock.config import Config
 

@@ -150,7 +150,7 @@ class App(Declaring):
         self.outbox = self.outboxes.outbox
         self.components: dict[str, Component] = {}
         self._used: list[tuple[str, App, tuple[int, ...]]] = []
-        check_settings("App(…)", settings)
+        check_settings(settings)
         self.requires_access = bool(settings.get("require_access"))
 
     # ----- pools

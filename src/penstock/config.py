@@ -217,11 +217,10 @@ def find_settings(arguments: Mapping[str, Any] | None = None) -> dict[str, tuple
     return found
 
 
-def check_settings(source: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that cannot be, where they are declared; None values are left open.
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of an app that cannot be; None values are left open.
 
     Args:
-        source: Where they stand, for the error's text.
         settings: Values by name.
 
     Raises:
@@ -229,7 +228,7 @@ def check_settings(source: str, settings: Mapping[str, Any]) -> None:
     """
     for name, value in settings.items():
         if name not in _TYPES or value is not None:
-            _read(f"{source}: {name}", name, value)
+            _read(f"App(…): {name}", name, value)
 
 
 def stray_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any
@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from penstock.errors import LimitExceeded, ValueInvalid
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_NESTING = 64
 WORD_BYTES = 8
 

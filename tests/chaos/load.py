@@ -17,8 +17,7 @@ from chaos.patroni import PROGRAMS, Patroni, patroni
 from chaos.program import WRITERS
 from stage.brokers import PgBouncer, pgbouncer
 from stage.processes import Process
-from stage.proxy import Proxy
-from stage.server import Replica, Server, replicated, server
+from stage.server import Proxy, Replica, Server, replicated, server
 
 from penstock.clock import SystemClock
 

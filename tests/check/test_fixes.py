@@ -19,7 +19,7 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
-from stage.examples import LONG
+from stage.needs import LONG
 
 from penstock.check.checker import check
 from penstock.cli.check import command

@@ -15,7 +15,7 @@ import flask
 import starlette
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock.check.checker import check
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
-from stage.chromium import browser, quiet_page
-from stage.clients import CHAT, ChatServer, client, serving
+from stage.clients import CHAT, ChatServer, browser, client, quiet_page, serving
 from stage.needs import program
 
 pytestmark = pytest.mark.long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import HOSTILE, axe, browser, check, quiet_page
+from stage.clients import HOSTILE, axe, browser, check, quiet_page
 from stage.sockets import listening
 
 from penstock import ActionCtx, App, JobFilter, asgi_app

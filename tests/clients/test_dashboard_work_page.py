@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import axe, browser, check, quiet_page
+from stage.clients import axe, browser, check, quiet_page
 from stage.everynoun import app, failing, mail, put, send, texts
 from stage.sockets import listening
 

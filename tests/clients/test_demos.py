@@ -14,8 +14,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
-from stage.chromium import browser, quiet_page
-from stage.clients import DemoServer, serving
+from stage.clients import DemoServer, browser, quiet_page, serving
 from stage.sockets import listening
 from stage.waits import until
 from starlette.applications import Starlette

@@ -13,10 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 from playwright.async_api import FilePayload, expect
-from stage.chromium import browser, quiet_page
-from stage.clients import CHAT, SOCKETS, Kind, Server, client, node_modules, serving
-from stage.examples import LONG
+from stage.clients import CHAT, SOCKETS, Kind, Server, browser, client, node_modules, quiet_page, serving
 from stage.files import bytes_in, keys_of, make_old, place_of, sweep
+from stage.needs import LONG
 from stage.processes import Command, Process
 from stage.sockets import listening
 from stage.waits import until

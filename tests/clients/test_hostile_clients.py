@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from stage.clients import SOCKETS, ClientError, Kind, client, serving
-from stage.examples import LONG
 from stage.identities import house
+from stage.needs import LONG
 
 from penstock.clock import SystemClock
 from penstock.testing import TestClock

@@ -20,8 +20,7 @@ import pytest
 from clients.test_codegen import SETTINGS, public, run, write
 from pydantic import BaseModel, Field, RootModel, create_model
 from stage.clients import COMPILERS, node_modules
-from stage.examples import LONG
-from stage.needs import program
+from stage.needs import LONG, program
 from stage.sockets import listening
 from typing_extensions import TypeAliasType, TypedDict
 

@@ -18,8 +18,7 @@ import httpx
 import pytest
 from pydantic import BaseModel, Field, RootModel, computed_field
 from stage.clients import ClientError, client, node_modules
-from stage.examples import examples
-from stage.needs import program
+from stage.needs import examples, program
 from stage.sockets import listening
 from typing_extensions import TypedDict
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import expect
-from stage.chromium import axe, browser, check, quiet_page
-from stage.clients import CHAT, COMPILERS, node_modules
+from stage.clients import CHAT, COMPILERS, axe, browser, check, node_modules, quiet_page
 from stage.identities import provider
 from stage.needs import program
 from stage.pages import ROOT, blocks_of, modules_of

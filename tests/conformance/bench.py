@@ -16,7 +16,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock.clock import layout_uuid7
+from penstock.clock import SystemClock, layout_uuid7
+from penstock.config import Config
 from penstock.errors import TryAgain
 from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import DEFAULT_POOL, Job, JobStatus, Kind, NewJob, Options, Outcome, Settlement
@@ -28,6 +29,7 @@ from penstock.pools.pool import PoolDefinition
 from penstock.schema.index import Index
 from penstock.schema.table import Table, definition_of
 from penstock.store.nouns.jobs import ABOVE_ALL, Claim, Room
+from penstock.store.open import make_store
 from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.statements import TableStatements
 from penstock.store.store import Store
@@ -60,15 +62,22 @@ class Suite:
             them is refused if they cannot be put in an order.
         slow: A statement that takes minutes unless it is stopped.
         delete_lease: A statement that deletes the lease of a number, whatever runs under it.
+        new_database: Makes such a database, and gives its URL; a fixture of the subclass sets it.
     """
 
     one_writer: ClassVar[bool] = False
     slow: ClassVar[Statement]
     delete_lease: ClassVar[Statement]
+    new_database: Callable[[], str]
 
     def make_database(self) -> StoreMaker:
         """A new database with penstock's own tables and that of notes, by way of what makes stores on it."""
-        raise NotImplementedError
+        url = self.new_database()
+
+        def make(**settings: Any) -> Store:
+            return make_store(Config(database=url, **settings), SystemClock())
+
+        return make
 
 
 S = TypeVar("S", bound=Suite)

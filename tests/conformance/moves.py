@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from stage.jobmoves import moves
-
 from conformance.bench import AGAIN, KEEP, NOW, Bench, Suite, after, ended, lose, new_job, story
 from conformance.tokens import token_for
 from penstock.jobs.job import Job, NewJob, Settlement
 from penstock.jobs.settle import complete, settle_cancel
-from penstock.jobs.states import FINISHED, JobEvent, JobState
+from penstock.jobs.states import FINISHED, MOVES, JobEvent, JobState
 from penstock.store.session import Session
 
 Move = tuple[JobState, JobEvent, JobState]
@@ -25,6 +23,21 @@ _WAYS = {
 # What happens to an attempt, of which the rules make the event: no attempt is left, or it may not run again.
 _HAPPENS = {JobEvent.EXHAUSTED: JobEvent.RAISED, JobEvent.ABANDONED: JobEvent.LOST}
 _AGAIN = {(JobState.RUNNING, JobEvent.RAISED), (JobState.RUNNING, JobEvent.LOST)}  # which need another attempt
+
+# The events of a job whose on_complete is due or under way. COMPLETED leads to the end that was known before,
+# and RECALLED back from there, if the on_complete had raised for the last time.
+STAYS = (JobEvent.RAISED, JobEvent.SNOOZED, JobEvent.HANDED_BACK, JobEvent.LOST)
+
+
+def moves() -> list[tuple[JobState, JobEvent, JobState]]:
+    """All moves there are, with and without an on_complete: from, event, to."""
+    return [
+        *((state, event, to) for (state, event), to in MOVES.items()),
+        *((state, event, JobState.COMPLETING) for (state, event), to in MOVES.items() if to in FINISHED),
+        *((JobState.COMPLETING, event, JobState.COMPLETING) for event in STAYS),
+        *((JobState.COMPLETING, JobEvent.COMPLETED, to) for to in JobState if to in FINISHED),
+        *((end, JobEvent.RECALLED, JobState.COMPLETING) for end in JobState if end in FINISHED),
+    ]
 
 
 class Moves(Suite):

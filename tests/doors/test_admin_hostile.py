@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stage import deliveries
 from stage.admin import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, before, desk, refused
 from stage.everynoun import app as yard
-from stage.examples import examples
+from stage.needs import examples
 from stage.stories import one_backend
 
 from penstock.operations.every import OPERATIONS

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from doors.cli_fixtures import HELLO, Console, Process
 from stage import stubborn
-from stage.examples import LONG
+from stage.needs import LONG
 from stage.processes import TESTS
 from stage.waits import SOON
 

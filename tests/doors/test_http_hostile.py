@@ -15,7 +15,7 @@ import pytest
 from doors.http_fixtures import Api, Door
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 from stage.stories import one_backend
 
 from penstock import App, asgi_app

@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 from doors.http_fixtures import Api, Shop
 from doors.test_socket import closed, one
-from stage.examples import LONG, examples
+from stage.needs import LONG, examples
 from stage.sockets import PATIENCE, SocketClient, socket_client
 from stage.waits import until
 from websockets.exceptions import ConnectionClosed

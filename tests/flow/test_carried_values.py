@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 from stage.annotations import Make, alike, annotation_of
-from stage.examples import LONG
+from stage.needs import LONG
 
 from penstock import (
     ActionCtx,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock import App, DataError, Id, Index, MutationCtx, QueryCtx, Table, gte
 from penstock.clock import Random, random_of

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.guests import PLAIN_KINDS, Kind, Visit, play
+from stage.guests import PLAIN_KINDS, Kind, Visit, tell
 
 from penstock import (
     ActionCtx,
@@ -133,16 +133,6 @@ def app_url(kind: Kind, request: pytest.FixtureRequest) -> str:
 
     asyncio.run(make())
     return url
-
-
-def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
-    """Run a story on a connection of a kind."""
-
-    async def main() -> None:
-        async with kind.open(url) as visit:
-            await story(visit)
-
-    play(kind.is_async, main())
 
 
 def start(visit: Visit) -> Any:

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from stage.examples import LONG
 from stage.livefuzz import Fuzz
+from stage.needs import LONG
 
 from penstock.clock import SystemClock
 

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import pytest
 from stage.composite import HOSTILE
-from stage.examples import examples
 from stage.livetables import SORTS, Made, Plan, Sort, key_of, make_plan, make_table, run_plan, scan_of
+from stage.needs import examples
 from stage.outboxes import run_sql
 from stage.stories import tell_in
 

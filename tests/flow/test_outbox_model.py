@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 from stage.outboxes import OutboxStage, aside, drain, outbox_row, text_of
 from stage.stories import one_backend
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock import App, Index, MutationCtx, Table, gte
 from penstock.clock import random_of

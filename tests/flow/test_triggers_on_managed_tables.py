@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from stage.examples import examples
+from stage.needs import examples
 from stage.outboxes import run_sql
 
 from penstock import App, Index, MutationCtx, Table

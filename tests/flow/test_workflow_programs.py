@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
 from stage.flows import EXPIRED, run_with_crashes, run_with_thaw
+from stage.needs import examples
 from stage.stories import one_backend
 
 from penstock import ActionCtx, App, Id, JobId, MutationCtx, QueryCtx, Retry, Table

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from house import packages
 from stage.brokers import free_port
-from stage.examples import LONG
+from stage.needs import LONG
 from stage.releases import ROOT, alone, build, install, run
 from stage.waits import until
 

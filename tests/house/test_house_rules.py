@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stage.jobmoves import moves
+from conformance.moves import moves
 
 from penstock import errors
 from penstock.config import Config

@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.examples import examples
 from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, told, write
+from stage.needs import examples
 from stage.outboxes import OutboxStage, drain, run_sql
 from stage.server import server
 from stage.waits import until

@@ -13,7 +13,7 @@ from stage import ledger
 from stage.databases import connected
 from stage.logs import events
 from stage.processes import processes
-from stage.proxy import Moment, Proxy
+from stage.server import Moment, Proxy
 from stage.waits import SOON, until
 
 from penstock.app import Backend

@@ -16,8 +16,8 @@ import pytest
 from conformance.outboxes import PLAN
 from conformance.taskbench import SPEC, task_plan
 from stage.databases import connected
-from stage.examples import examples
 from stage.feed import ENTRIES, NOW, Reader, entry, feed, told, write
+from stage.needs import examples
 
 from penstock import App
 from penstock.api.holding import held

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from stage.examples import examples
 from stage.files import bytes_in, keys_of, make_old, sweep
+from stage.needs import examples
 from stage.processes import Process
 from stage.uploading import STEPS, app
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stage import ledger
 from stage.databases import administrator
-from stage.proxy import Proxy
+from stage.server import Proxy
 from stage.waits import SOON
 
 from penstock import asgi_app

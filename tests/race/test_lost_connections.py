@@ -11,8 +11,7 @@ import pytest
 from stage import ledger
 from stage.databases import administrator, end_all_connections
 from stage.ledger import calls_are_kept, finished, hear_again
-from stage.proxy import Moment, Proxy
-from stage.server import Server, server
+from stage.server import Moment, Proxy, Server, server
 from stage.waits import SOON, until
 
 from penstock import Backend

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from stage import severed
-from stage.examples import LONG
-from stage.needs import INSISTS
+from stage.needs import INSISTS, LONG
 from stage.outboxes import outbox_row
 from stage.processes import Process
-from stage.proxy import Machine, machine, refusal
-from stage.server import server
+from stage.server import Machine, machine, refusal, server
 from stage.severed import HELD
 from stage.storms import serving
 from stage.waits import until

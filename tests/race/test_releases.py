@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from stage.examples import LONG
+from stage.needs import LONG
 from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
 from stage.reactive import Stage, settle, task_row
 

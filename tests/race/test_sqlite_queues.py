@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from race.test_workers import make_worker
 from stage import ledger
-from stage.examples import examples
+from stage.needs import examples
 from stage.waits import SOON
 
 from penstock import App, MutationCtx, Table

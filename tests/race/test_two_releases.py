@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
-from stage.examples import LONG
+from stage.needs import LONG
 from stage.releases import ROOT, alone, build, install, last_release, run, wheel_of
 from stage.waits import until
 

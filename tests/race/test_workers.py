@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from stage import ledger
 from stage.processes import Command
-from stage.proxy import Proxy
+from stage.server import Proxy
 from stage.storms import held
 from stage.waits import until
 

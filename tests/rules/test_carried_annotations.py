@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import FutureDatetime, TypeAdapter
 from stage.annotations import Make, Money, Tree, alike, annotation_of
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock import Table
 from penstock.cli.data import Documents

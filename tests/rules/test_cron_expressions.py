@@ -10,7 +10,7 @@ import pytest
 from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock.crons.schedule import CronExpression
 from penstock.errors import DeclarationError, ValueInvalid

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 from stage.relaymodel import RETRY, RelayModel
 
 from penstock.outbox.outbox import Outbox

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock.reactive.pattern import PatternInvalid, common_pattern, is_found
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
 from penstock.pools.rates import (

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock.changes.readset import Bound
 from penstock.live.ranges import TableRanges

@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from conformance.moves import moves
 from hypothesis import given
 from hypothesis import strategies as st
-from stage.jobmoves import moves
 
 from penstock.jobs.job import NO_OPTIONS, Job, Options, Outcome
 from penstock.jobs.order import NO_AGEING, PRIORITIES, rank

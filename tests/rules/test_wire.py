@@ -27,7 +27,7 @@ from pydantic import (
     field_serializer,
 )
 from pydantic_core import to_json
-from stage.examples import examples
+from stage.needs import examples
 from typing_extensions import TypedDict
 
 from penstock import BigInt, Id, InputError, Page, QueryCtx, ResultInvalid, Table

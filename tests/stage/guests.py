@@ -25,7 +25,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
-from stage.examples import LONG
+from stage.needs import LONG
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -69,6 +69,15 @@ def kind(name: str, dialect: str, *, is_async: bool) -> Callable[[Opener], Opene
     return note
 
 
+ONE = Statement("select 1")
+INSERT = Statement("insert into entry values (1)")
+
+
+def sync_session(connection: Any) -> SyncGuestSession:
+    """A session of a guest on a connection that does not wait."""
+    return SyncGuestSession(guest_session(connection))
+
+
 def play(is_async: bool, story: Coroutine[Any, Any, None]) -> None:
     """Run a story, on an event loop only if it waits."""
     if is_async:
@@ -80,6 +89,16 @@ def play(is_async: bool, story: Coroutine[Any, Any, None]) -> None:
         return
     story.close()
     raise AssertionError("a story on a sync connection waited")
+
+
+def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
+    """Run a story on a connection of a kind."""
+
+    async def main() -> None:
+        async with kind.open(url) as visit:
+            await story(visit)
+
+    play(kind.is_async, main())
 
 
 def face(connection: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Programs that no Python package brings: where they are, and how pytest tells of tests that miss one."""
+"""Programs that no Python package brings, how pytest tells of tests that miss one, and how much a run tries."""
 
 from __future__ import annotations
 
@@ -105,3 +105,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.write_line(f"To run them too: {INSTALL} {' '.join(packages)}")
     for command in sorted({server.split(THEN)[1] for server in left_out if THEN in server}):
         terminalreporter.write_line(f"and then: {command}")
+
+
+# ----- how much a run tries: a few examples of hypothesis, always the same ones, or in `make test-long` many new ones
+
+
+LONG = os.environ.get("TESTS_LONG", "") not in {"", "0"}
+PART = os.environ.get("TESTS_PART", "")  # of a long run: what chooses it, such as the id of a commit
+PARTS = 20
+_PART = 5
+
+
+def examples(many: int) -> int:
+    """So many in a long run, and a part of them on each push."""
+    return many if LONG else max(many // _PART, 3)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from stage.examples import examples
 from stage.filters import (
     DEFINITION,
     Dice,
@@ -21,6 +20,7 @@ from stage.filters import (
     of_stored,
     with_opposites,
 )
+from stage.needs import examples
 
 from penstock.reactive.expression import Condition
 from penstock.reactive.signature import read_signature, signature

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 import pytest
-from stage.guests import KINDS, Kind, Visit, face, play
+from stage.guests import KINDS, Kind, Visit, face, tell
 
 from penstock.errors import (
     ConfigError,
@@ -44,16 +43,6 @@ def url(kind: Kind, request: pytest.FixtureRequest) -> str:
     """URL of an empty database of the kind that the connection leads to."""
     found: str = request.getfixturevalue(f"{kind.dialect}_url")
     return found
-
-
-def tell(kind: Kind, url: str, story: Callable[[Visit], Any]) -> None:
-    """Run a story on a connection of a kind."""
-
-    async def main() -> None:
-        async with kind.open(url) as visit:
-            await story(visit)
-
-    play(kind.is_async, main())
 
 
 # ----- statements and values

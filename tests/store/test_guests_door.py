@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 import sqlalchemy
 from django.core.cache import cache
-from stage.guests import SyncGuestSession, django_connection, library_url, sqlite_file
+from stage.guests import INSERT, ONE, django_connection, library_url, sqlite_file, sync_session
 
 from penstock.clock import SystemClock
 from penstock.errors import (
@@ -27,13 +27,6 @@ from penstock.errors import (
 )
 from penstock.store.guest.session import guest_session
 from penstock.store.session import Statement
-
-ONE = Statement("select 1")
-INSERT = Statement("insert into entry values (1)")
-
-
-def sync(connection: Any) -> SyncGuestSession:
-    return SyncGuestSession(guest_session(connection))
 
 
 @pytest.fixture
@@ -74,8 +67,8 @@ def test_what_is_no_connection_is_refused_by_its_name(postgres_url: str, sqlite:
 def test_a_connection_that_broke_is_told_from_one_that_was_closed(
     postgres: psycopg.Connection[Any], postgres_url: str
 ) -> None:
-    session, old = sync(postgres), psycopg2.connect(postgres_url)
-    old_session = sync(old)
+    session, old = sync_session(postgres), psycopg2.connect(postgres_url)
+    old_session = sync_session(old)
     with psycopg.connect(postgres_url, autocommit=True) as other:
         other.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -92,21 +85,21 @@ def test_a_connection_that_broke_is_told_from_one_that_was_closed(
 def test_transactions_that_cannot_write_are_told_why(postgres: psycopg.Connection[Any]) -> None:
     with postgres.pipeline(), pytest.raises(ContextError, match=r"is in a pipeline.* before or after"):
         guest_session(postgres)
-    assert sync(postgres).fetch(ONE) == [(1,)]
+    assert sync_session(postgres).fetch(ONE) == [(1,)]
     postgres.execute("create table entry (id integer primary key)")
     postgres.commit()
     postgres.read_only = True
     with pytest.raises(ContextError, match=r"only reads: cannot execute INSERT.* Use one that writes"):
-        sync(postgres).execute(INSERT)
+        sync_session(postgres).execute(INSERT)
     postgres.rollback()
     postgres.read_only = False
     postgres.execute("set local role pg_monitor")
     with pytest.raises(ConfigError, match=r"may not do this: permission denied.* connect as a user who has it"):
-        sync(postgres).execute(INSERT)
+        sync_session(postgres).execute(INSERT)
     postgres.rollback()
     postgres.execute("set statement_timeout = 20")
     with pytest.raises(DatabaseBusy, match=r"was stopped: .* of your connection") as caught:
-        sync(postgres).fetch(Statement("select pg_sleep(30)"))
+        sync_session(postgres).fetch(Statement("select pg_sleep(30)"))
     assert caught.value.facts["slow"]
 
 
@@ -122,7 +115,7 @@ def test_transactions_that_come_second_are_told_of_the_first(
             one.execute("select count(*) from entry")
         other.execute("insert into entry values (1)")
     with pytest.raises(Conflict, match=r"Another transaction was first: could not serialize.* run your transaction"):
-        sync(postgres).execute(Statement("insert into entry values (2)"))
+        sync_session(postgres).execute(Statement("insert into entry values (2)"))
     postgres.rollback()
 
     async def as_told_by_asyncpg() -> UniqueViolation:
@@ -133,7 +126,7 @@ def test_transactions_that_come_second_are_told_of_the_first(
         return caught.value
 
     with pytest.raises(UniqueViolation) as caught:
-        sync(postgres).execute(INSERT)
+        sync_session(postgres).execute(INSERT)
     assert caught.value.facts == {"table": "entry", "index": "entry_pkey", "columns": "id"}
     told = asyncio.run(as_told_by_asyncpg())
     assert (str(told), told.facts) == (str(caught.value), caught.value.facts)
@@ -141,11 +134,11 @@ def test_transactions_that_come_second_are_told_of_the_first(
     postgres.prepare_threshold = 0
     postgres.autocommit = True
     query = Statement("select * from entry")
-    assert sync(postgres).fetch(query) == [(1,)]
+    assert sync_session(postgres).fetch(query) == [(1,)]
     with psycopg.connect(postgres_url) as other:
         other.execute("alter table entry add column other integer")
     with pytest.raises(Conflict, match="A table was changed meanwhile"):
-        sync(postgres).fetch(query)
+        sync_session(postgres).fetch(query)
 
 
 # ----- asyncpg

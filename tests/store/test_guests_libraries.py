@@ -13,21 +13,13 @@ import sqlalchemy
 from django.db import transaction
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
-from stage.guests import SyncGuestSession, django_connection, library_url
+from stage.guests import INSERT, ONE, django_connection, library_url, sync_session
 
 from penstock.errors import (
     ContextError,
 )
 from penstock.store.guest.session import guest_session
 from penstock.store.session import Statement
-
-ONE = Statement("select 1")
-INSERT = Statement("insert into entry values (1)")
-
-
-def sync(connection: Any) -> SyncGuestSession:
-    return SyncGuestSession(guest_session(connection))
-
 
 # ----- SQLAlchemy
 
@@ -54,7 +46,7 @@ def test_a_session_whose_flush_has_failed_is_refused(sqlite_url: str) -> None:
         with pytest.raises(ContextError, match=r"has failed before.* Roll back"):
             guest_session(session)
         session.rollback()
-        assert sync(session).fetch(ONE) == [(1,)]
+        assert sync_session(session).fetch(ONE) == [(1,)]
 
 
 def test_connections_of_sqlalchemy_that_can_run_nothing_are_refused(sqlite_url: str) -> None:
@@ -68,7 +60,7 @@ def test_connections_of_sqlalchemy_that_can_run_nothing_are_refused(sqlite_url: 
     with engine.connect() as connection, connection.begin() as begun:
         begun.rollback()
         with pytest.raises(ContextError, match="SQLAlchemy runs nothing on this connection: Can't operate on closed"):
-            sync(connection).fetch(ONE)
+            sync_session(connection).fetch(ONE)
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text("select 1"))
         connection.invalidate()
@@ -88,24 +80,24 @@ def django_one(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def test_what_ran_in_an_atomic_block_goes_with_it(django_one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "get_connection", lambda _=None: django_one)
-    sync(django_one).execute(Statement("create table entry (id integer)"))
+    sync_session(django_one).execute(Statement("create table entry (id integer)"))
     with suppress(ZeroDivisionError), transaction.atomic():
-        sync(django_one).execute(INSERT)
+        sync_session(django_one).execute(INSERT)
         raise ZeroDivisionError
     with transaction.atomic():
-        sync(django_one).execute(INSERT)
+        sync_session(django_one).execute(INSERT)
         transaction.set_rollback(True)
         with pytest.raises(ContextError, match=r"Django connection has failed before.* Roll back"):
-            sync(django_one).fetch(ONE)
-    assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(0,)]
+            sync_session(django_one).fetch(ONE)
+    assert sync_session(django_one).fetch(Statement("select count(*) from entry")) == [(0,)]
     with transaction.atomic():
-        sync(django_one).execute(INSERT)
-    assert sync(django_one).fetch(Statement("select count(*) from entry")) == [(1,)]
+        sync_session(django_one).execute(INSERT)
+    assert sync_session(django_one).fetch(Statement("select count(*) from entry")) == [(1,)]
 
 
 def test_django_is_asked_where_it_lets_one(django_one: Any) -> None:
     async def story() -> None:
-        session = sync(django_one)
+        session = sync_session(django_one)
         with pytest.raises(ContextError, match=r"Django runs nothing on this connection: .*async context"):
             session.fetch(ONE)
 

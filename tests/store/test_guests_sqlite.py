@@ -5,13 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import aiosqlite
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
-from stage.guests import SyncGuestSession, library_url, sqlite_file
+from stage.guests import INSERT, ONE, library_url, sqlite_file, sync_session
 
 from penstock.errors import (
     ContextError,
@@ -19,13 +18,6 @@ from penstock.errors import (
 )
 from penstock.store.guest.session import guest_session
 from penstock.store.session import Statement
-
-ONE = Statement("select 1")
-INSERT = Statement("insert into entry values (1)")
-
-
-def sync(connection: Any) -> SyncGuestSession:
-    return SyncGuestSession(guest_session(connection))
 
 
 @pytest.fixture
@@ -43,25 +35,25 @@ def test_a_connection_of_another_thread_is_refused(sqlite: sqlite3.Connection, s
     with ThreadPoolExecutor(1) as thread:
         with pytest.raises(ContextError, match=r"belongs to another thread.* check_same_thread=False"):
             thread.submit(guest_session, sqlite).result()
-        assert thread.submit(lambda: sync(free).fetch(ONE)).result() == [(1,)]
+        assert thread.submit(lambda: sync_session(free).fetch(ONE)).result() == [(1,)]
     free.close()
 
 
 def test_texts_that_the_connection_gives_as_bytes_are_not_read(sqlite: sqlite3.Connection) -> None:
     sqlite.text_factory = bytes
     with pytest.raises(ContextError, match=r"text_factory of the sqlite3 connection"):
-        sync(sqlite).fetch(ONE)
+        sync_session(sqlite).fetch(ONE)
     sqlite.execute("create table entry (id integer)")
-    assert sync(sqlite).execute(INSERT) == 1
+    assert sync_session(sqlite).execute(INSERT) == 1
 
 
 def test_in_autocommit_each_statement_commits_by_itself(sqlite_url: str) -> None:
     own = sqlite3.connect(sqlite_file(sqlite_url), isolation_level=None)
     own.execute("create table entry (id integer)")
-    sync(own).execute(INSERT)
+    sync_session(own).execute(INSERT)
     own.close()
     other = sqlite3.connect(sqlite_file(sqlite_url))
-    assert sync(other).fetch(Statement("select id from entry")) == [(1,)]
+    assert sync_session(other).fetch(Statement("select id from entry")) == [(1,)]
     other.close()
 
 
@@ -75,16 +67,16 @@ def test_who_cannot_write_is_told_why(sqlite: sqlite3.Connection, sqlite_url: st
     other.execute("insert into entry values (2)")
     other.commit()
     with pytest.raises(DatabaseBusy, match=r"Another connection wrote.* BEGIN IMMEDIATE"):
-        sync(sqlite).execute(INSERT)
+        sync_session(sqlite).execute(INSERT)
     sqlite.rollback()
     sqlite.execute("begin immediate")
     with pytest.raises(DatabaseBusy, match="Another process holds the write lock"):
-        sync(other).execute(INSERT)
+        sync_session(other).execute(INSERT)
     sqlite.rollback()
     other.close()
     reader = sqlite3.connect(f"file:{sqlite_file(sqlite_url)}?mode=ro", uri=True)
     with pytest.raises(ContextError, match="is read-only"):
-        sync(reader).execute(INSERT)
+        sync_session(reader).execute(INSERT)
     reader.close()
 
 

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-from conformance.bench import AGAIN, NOW, StoreMaker, new_job
+from conformance.bench import AGAIN, NOW, new_job
 from conformance.suite import StoreSuite
-from stage.examples import examples
+from stage.needs import examples
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -25,7 +25,6 @@ from penstock.store.postgres.route import Route, servers
 from penstock.store.push.migrate import push
 from penstock.store.session import Statement
 from penstock.store.sql.dialect import qualify
-from penstock.store.store import Store
 
 
 class TestPostgres(StoreSuite):
@@ -37,14 +36,6 @@ class TestPostgres(StoreSuite):
     @pytest.fixture(autouse=True)
     def _server(self, suite_databases: Callable[[], str]) -> None:
         self.new_database = suite_databases
-
-    def make_database(self) -> StoreMaker:
-        url = self.new_database()
-
-        def make(**settings: Any) -> Store:
-            return make_store(Config(database=url, **settings), SystemClock())
-
-        return make
 
 
 def test_a_url_names_one_server_or_several() -> None:

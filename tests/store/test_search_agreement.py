@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from stage.examples import LONG, examples
+from stage.needs import LONG, examples
 
 from penstock.search.encoding import MAX_BYTES, encode, filter_token, fts5_match, tsquery
 from penstock.search.query import Match, Query, parse_query

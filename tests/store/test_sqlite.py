@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from conformance.bench import StoreMaker
 from conformance.suite import StoreSuite
-from stage.examples import examples
+from stage.needs import examples
 
-from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.store.open import make_store
 from penstock.store.session import Statement
 from penstock.store.sql.dialect import qualify
-from penstock.store.store import Store
 
 
 class TestSqlite(StoreSuite):
@@ -29,11 +24,3 @@ class TestSqlite(StoreSuite):
     @pytest.fixture(autouse=True)
     def _files(self, suite_files: Callable[[], str]) -> None:
         self.new_database = suite_files
-
-    def make_database(self) -> StoreMaker:
-        url = self.new_database()
-
-        def make(**settings: Any) -> Store:
-            return make_store(Config(database=url, **settings), SystemClock())
-
-        return make

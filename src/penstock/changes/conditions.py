@@ -59,7 +59,6 @@ class Conditions:
 
     @property
     def key_differs(self) -> When:
-        """Whether the key differs."""
         return When(self.unlike(self.interest.key))
 
     def exact_match(self, row: str) -> When:

@@ -33,7 +33,7 @@ from penstock.schema.tighten import plain_validator
 from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
 from penstock.transaction.segments import Segment, after
-from penstock.values import decode_json
+from penstock.values import EPOCH, decode_json
 from penstock.wire.schemas import change_schema
 from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
 
@@ -212,7 +212,6 @@ async def read_rows(session: Session, statements: TableStatements) -> AsyncItera
             pending = [*after(segment, definition.key, optional, last, "asc"), *pending]
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _OF_JSON = {Kind.INTEGER, Kind.REAL, Kind.BOOLEAN, Kind.JSON}  # which stand in CSV as they do in JSON
 _TAGGED = {Kind.INTEGER, Kind.REAL, Kind.BYTES}
@@ -262,7 +261,7 @@ class Documents:
                     for column, value in zip(self._columns, row, strict=True)
                 ]
             checked = self._definition.make_rows(self._statements.decode_fields((row,)))[0]
-            return list(self._definition.encode_row(checked, "", _EPOCH))
+            return list(self._definition.encode_row(checked, "", EPOCH))
         except (ValueError, TypeError) as error:
             key = self._definition.key_at(row)
             raise RowInvalid(
@@ -336,7 +335,7 @@ class Documents:
         row_id, created = given.pop("_id", None), given.pop("_creationTime", None)
         name, prefix = self._definition.name, self._definition.id_prefix
         if not self._definition.managed:
-            return "", _EPOCH
+            return "", EPOCH
         if row_id is None:
             row_id = format_id(prefix, self._clock.uuid7())
         elif not isinstance(row_id, str) or not is_id(prefix, row_id):
@@ -352,13 +351,13 @@ class Documents:
 
 def creation_milliseconds(created: datetime) -> float:
     """A creation time as exports and clients say it, from which `read_creation_time` gets it back."""
-    return (created - _EPOCH) // _MICROSECOND / 1000
+    return (created - EPOCH) // _MICROSECOND / 1000
 
 
 def read_creation_time(milliseconds: Any) -> datetime:
     try:
         exact = Decimal(str(float(milliseconds)))  # keeps the microsecond that a product of floats would lose
-        return _EPOCH + timedelta(microseconds=round(exact * 1000))
+        return EPOCH + timedelta(microseconds=round(exact * 1000))
     except (TypeError, ValueError, OverflowError):
         raise ValueInvalid(f"_creationTime: {milliseconds!r} is no number of milliseconds since 1970.") from None
 

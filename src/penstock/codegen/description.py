@@ -64,7 +64,6 @@ class Description:
         return (name, self.types[name]) if name else None
 
     def modules(self) -> dict[str, list[FunctionDescription]]:
-        """The functions by module."""
         found: dict[str, list[FunctionDescription]] = {}
         for function in self.functions:
             found.setdefault(function.module, []).append(function)

@@ -16,8 +16,8 @@ from typing import cast
 from cronsim import CronSim, CronSimError
 
 from penstock.errors import DeclarationError, ValueInvalid
+from penstock.values import EPOCH
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)  # no clock was ever set by more, and none twice within one
 

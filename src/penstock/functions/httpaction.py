@@ -147,7 +147,6 @@ class HttpActions:
         return actions[0][method] if actions else None
 
     def methods(self, path: str) -> list[str]:
-        """The methods that have an action at this path."""
         found = {method for of_path in self._of(path) for method in of_path}
         return sorted(found | {"HEAD"} if "GET" in found else found)
 

@@ -12,7 +12,7 @@ from penstock.jobs.job import JobStatus
 from penstock.jobs.states import CANCELABLE, FINISHED, RETRIABLE, STAGES, JobState
 from penstock.values import check_text
 
-_ENDED = tuple(state.value for state in JobState if state in FINISHED)
+ENDED = tuple(state.value for state in JobState if state in FINISHED)
 MOST_LISTED = 10_000
 _TIMES = ("since", "before")
 _RETRIABLE = tuple(state.value for state in JobState if state in RETRIABLE)
@@ -108,7 +108,7 @@ def retriable(where: JobFilter) -> JobFilter:
 def recallable(where: JobFilter) -> JobFilter:
     """This filter for a repeated on_complete, which has failed for good."""
     if where.state not in {None, *(state.value for state in FINISHED)}:
-        raise ValueInvalid(f"Jobs in state {where.state!r} have not ended.", fix=f"Name {', '.join(_ENDED)}.")
+        raise ValueInvalid(f"Jobs in state {where.state!r} have not ended.", fix=f"Name {', '.join(ENDED)}.")
     return where if where.on_complete_error is not None else replace(where, on_complete_error="")
 
 

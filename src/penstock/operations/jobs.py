@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.app import Backend
 from penstock.errors import DataError, ResultInvalid, UsageError, ValueInvalid
-from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
+from penstock.jobs.filter import ENDED, JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, JobId, JobStatus, Options, job_id, job_uuid
 from penstock.jobs.states import CANCELABLE, FINISHED, RETRIABLE, STAGES, JobState
 from penstock.observe.readable import amount
@@ -23,8 +23,7 @@ from penstock.values import decode_json
 from penstock.wire.outgoing import Format, encode_result
 
 noun = Noun("jobs")
-_ENDED = tuple(state.value for state in JobState if state in FINISHED)
-_NOT_RUN_AGAIN = [state for state in _ENDED if JobState(state) not in RETRIABLE]
+_NOT_RUN_AGAIN = [state for state in ENDED if JobState(state) not in RETRIABLE]
 _NONE = "There are no such jobs."
 _TIMES = ("since", "before")
 _INNER = ("until_start", "trace", "task", "program")  # options that users do not give
@@ -213,7 +212,7 @@ _REFUSALS: Refusals = {**_POOL_UNKNOWN, **_JOB_UNKNOWN, UsageError: _MEANT}
 
 @noun.changes(
     _JOBS,
-    *_filter(_ENDED, f"Only jobs in this state; {' and '.join(_NOT_RUN_AGAIN)} go with --on-complete only."),
+    *_filter(ENDED, f"Only jobs in this state; {' and '.join(_NOT_RUN_AGAIN)} go with --on-complete only."),
     _ON_COMPLETE_ERROR,
     Parameter("on_complete", "flag", _ON_COMPLETE),
     Parameter("limit", "part"),

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from math import gcd
 from typing import NoReturn
 
-from penstock.crons.schedule import EPOCH, in_utc
+from penstock.crons.schedule import in_utc
 from penstock.errors import DeclarationError, LimitExceeded, ValueInvalid
+from penstock.values import EPOCH
 
 _TICK = timedelta.resolution
 _UNITS = {

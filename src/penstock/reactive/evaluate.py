@@ -19,13 +19,12 @@ from uuid import UUID
 from penstock.dataclass import dataclass
 from penstock.schema.fields import Column, Kind
 from penstock.schema.table import Table, TableDefinition
-from penstock.values import INT64_MAX, INT64_MIN
+from penstock.values import EPOCH, INT64_MAX, INT64_MIN
 
 Values = Mapping[str, Any]
 """The values of columns: None for what is not there; points and lengths of time in microseconds; JSON as Python reads
 it, with a Decimal for each number; all else as `schema.fields` gives it."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 _MAX_DAYS = 300_000_000  # of a length of time in a database; penstock stores shorter ones
 

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from penstock.changes.change import CapturedChange, read_values
 from penstock.dataclass import dataclass
-from penstock.reactive.evaluate import EPOCH, MICROSECOND, Values, holds, plain_decimal, read_each, same
+from penstock.reactive.evaluate import MICROSECOND, Values, holds, plain_decimal, read_each, same
 from penstock.reactive.expression import Condition, Expression
 from penstock.reactive.task import Change, TaskSpec, kinds_of
 from penstock.schema.fields import Kind
+from penstock.values import EPOCH
 
 Gone = Literal["left", "deleted"]
 Read = Callable[[Kind, Any], Any]

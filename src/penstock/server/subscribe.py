@@ -112,7 +112,6 @@ class EventStream(Response):
 async def answer_events(
     view: View, encode: Encode, clock: Clock, check: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
-    """The answers of a view as events."""
     while not view.closed:
         step = view.step()
         if step is not None and step.answers:

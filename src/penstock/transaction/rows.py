@@ -114,9 +114,9 @@ async def advance_numbers(transaction: Transaction, statements: TableStatements)
             await transaction.fetch(statement, (statements.table, column.name))
 
 
-def check_count(count: int, what: str) -> int:
-    """Refuse a number of rows that is none."""
+def check_count(count: int) -> int:
+    """Refuse a number of rows to take that is none."""
     given: object = count
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ValueInvalid(f"{what} needs a number of rows, not {given!r}.")
+        raise ValueInvalid(f"take needs a number of rows, not {given!r}.")
     return count

@@ -153,7 +153,7 @@ class Scan(Generic[T]):
 
     def take(self, count: int) -> Coroutine[Any, Any, list[T]]:
         """The first `count` rows, or fewer."""
-        return self._last(Scan._take, check_count(count, "take"))
+        return self._last(Scan._take, check_count(count))
 
     def first(self) -> Coroutine[Any, Any, T | None]:
         """The first row, or None."""

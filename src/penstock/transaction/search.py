@@ -109,7 +109,7 @@ class Search(Generic[T]):
             SearchNotReady: The index is being filled, or is behind.
             LimitExceeded: There are more than 1,024 rows, and `count` is greater.
         """
-        return self._scope.track(self._take(check_count(count, "take")))
+        return self._scope.track(self._take(check_count(count)))
 
     def first(self) -> Coroutine[Any, Any, T | None]:
         """The best row, or None."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -33,11 +33,10 @@ from penstock.store.sql.statements import Statements, TableStatements
 from penstock.store.store import Store
 from penstock.transaction.shared import Part
 from penstock.transaction.tracking import Calls
-from penstock.values import text_bytes, total_bytes
+from penstock.values import EPOCH, text_bytes, total_bytes
 
 T = TypeVar("T")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ_LESS = "Read less at once: use an index, take or paginate."
 
 _holds: ContextVar[tuple[object, ...]] = ContextVar("penstock_holds", default=())
@@ -177,7 +176,7 @@ class Transaction:
             raise errors.ValueInvalid(
                 "every is no length of time.", fix="Pass a timedelta, such as timedelta(minutes=1)."
             )
-        last = self.now - (self.now - _EPOCH) % every
+        last = self.now - (self.now - EPOCH) % every
         self.read_set.until = min(last + every, self.read_set.until or last + every)
         return last
 

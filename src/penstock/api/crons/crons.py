@@ -21,7 +21,7 @@ from penstock.calls.enqueue.jobs import JobCalls
 from penstock.calls.run.ctxkinds import check_ctx, label, refuse_bare
 from penstock.crons.cron import CatchUp, Cron, Overlap
 from penstock.crons.plan import CronPlan, KeptCron, plan_of, schedule_of, schedule_words
-from penstock.crons.schedule import EPOCH, CronExpression, Interval, Schedule
+from penstock.crons.schedule import CronExpression, Interval, Schedule
 from penstock.dataclass import dataclass
 from penstock.errors import ArgumentsInvalid, ContextError, DataError, DeclarationError, UsageError
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -31,7 +31,7 @@ from penstock.jobs.job import JobId, NewJob, Options, job_id
 from penstock.jobs.retry import Retry
 from penstock.jobs.states import JobState
 from penstock.store.nouns.crons import CronMove, CronScope, job_text, run_of
-from penstock.values import decode_json, encode_json
+from penstock.values import EPOCH, decode_json, encode_json
 
 AnySchedule = str | timedelta | Schedule
 

@@ -22,7 +22,7 @@ from penstock.jobs.job import Outcome
 from penstock.jobs.states import JobEvent
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
-from penstock.reactive.evaluate import EPOCH, holds, read_each, row_values, same
+from penstock.reactive.evaluate import holds, read_each, row_values, same
 from penstock.reactive.expression import Field
 from penstock.reactive.task import Change, ReactiveTask, kinds_of
 from penstock.schema.fields import Kind
@@ -34,6 +34,7 @@ from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.statements import TableStatements
 from penstock.store.sql.values import decode_captures, decode_fields, decode_key, decode_like
 from penstock.transaction.rows import read_rows
+from penstock.values import EPOCH
 
 Asked = Sequence[tuple[AnyFunction, Mapping[str, Any]]]
 

@@ -40,7 +40,6 @@ class Item:
 
     @property
     def log_key(self) -> str | None:
-        """Its key for logs; None if it has none."""
         return None if self.change.key is None or self.key == row_key(self.change) else self.key
 
     @property

@@ -160,7 +160,7 @@ def source(interest: Interest, collations: Mapping[str, str]) -> Source:
     values = ", ".join(_readable(text) for text in (key, *sides))
     order = f"order by {', '.join(columns)} limit ?"
     rows = f"select {values}, {_readable(_place(interest.place))} from {table} r where {all_of(match, When(known)).sql}"
-    after = [_place_value("k", number) for number in range(len(interest.place))]
+    after = [_place_value(number) for number in range(len(interest.place))]
     place = f"(select {', '.join(after)} from (select ? as k))"
     each = [_item_value("g.value", number) for number in range(len(interest.key))]
     is_it = " and ".join(f"r.{SQLITE.quote(name)} = {value}" for name, value in zip(interest.key, each, strict=True))
@@ -203,10 +203,10 @@ def _place(columns: Sequence[str]) -> str:
     )
 
 
-def _place_value(text: str, number: int) -> str:
+def _place_value(number: int) -> str:
     """A value of a place as its column holds it."""
-    unreadable = f"({text} ->> '$[{number}].text')"
-    return f"iif({unreadable} is null, {_item_value(text, number)}, cast(penstock_bytes({unreadable}) as text))"
+    unreadable = f"(k ->> '$[{number}].text')"
+    return f"iif({unreadable} is null, {_item_value('k', number)}, cast(penstock_bytes({unreadable}) as text))"
 
 
 def _item_value(text: str, member: int | str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import lru_cache
 from typing import Any
@@ -15,8 +15,8 @@ from penstock.reactive.signature import read_signature
 from penstock.schema.fields import Kind
 from penstock.store.sql.values import decode_stored
 from penstock.store.sqlite.dialect import SQLITE, read_spelled
+from penstock.values import EPOCH
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VECTORS_AT_ONCE = 128  # so that they stay in the processor's cache
 _NEAR = 1e-5  # scores of 32-bit floats differ by less from the exact ones
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -63,7 +63,7 @@ def is_readable(text: bytes) -> bool:
 
 def microseconds(moment: str) -> int:
     """A point in time, as stored, in microseconds since 1970."""
-    return (datetime.fromisoformat(moment) - _EPOCH) // timedelta.resolution
+    return (datetime.fromisoformat(moment) - EPOCH) // timedelta.resolution
 
 
 def leaf_holds(text: str, *columns: Any) -> bool:

@@ -317,7 +317,6 @@ def _new_row(job: NewJob, options: str | None, run_at: str, now: str, *, due: bo
 
 
 def _row_of_ended(settlement: Settlement) -> dict[str, Any]:
-    """The row of a job that has ended."""
     return {
         "finished_at": encode_datetime(settlement.finished_at),
         "expires_at": encode_datetime(settlement.expires_at),
