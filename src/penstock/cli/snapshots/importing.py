@@ -176,7 +176,9 @@ class _Import:
     def _home(self, component: str) -> str | None:
         """The component of the program for one of the snapshot, by its name without case and underscores."""
         names = ["", *self._backend.app.components]
-        return next((one for one in names if _plain(one) == _plain(component)), None)
+        return (
+            component if component in names else next((one for one in names if _plain(one) == _plain(component)), None)
+        )
 
     async def _look_for_rows(self) -> None:
         """Refuse tables that are not empty, unless the user says what becomes of their rows."""
