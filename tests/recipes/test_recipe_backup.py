@@ -59,6 +59,6 @@ def test_a_dump_is_restored_into_another_database(recipe: Recipe, postgres_url: 
     name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
     url = postgres_url.replace(f"/{name}", f"/{name}_copy")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"create database {name}_copy")  # type: ignore[call-overload]
+        connection.execute(f"create database {name}_copy")
     recipe.run(restore, "--no-owner", "--exit-on-error", f"--dbname={url}", "shop.dump")
     check_copy(recipe, url)

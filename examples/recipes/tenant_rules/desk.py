@@ -45,7 +45,7 @@ async def tickets(ctx: QueryCtx) -> list[str]:
 @app.internal_query
 async def text_of(ctx: QueryCtx, ticket: Id[Ticket]) -> str | None:
     found = await ctx.db.get(Ticket, ticket)  # jobs act for the system, and see all rows
-    return found and f"{found.company}: {found.text}"
+    return f"{found.company}: {found.text}" if found else None
 
 
 @app.internal_action

@@ -112,7 +112,7 @@ async def _empty(backend: Backend) -> None:
         raise DataError(
             f"The feed still keeps {amount(every.rows, 'change', most=_MOST)}, the oldest of "
             f"{readable_time(every.oldest_at)}: a reader, an outbox, a live query or an open transaction needs them.",
-            fix="Run it again in a minute. See penstock changes for readers that are behind.",
+            fix="Run it again in a minute. Readers that are behind are in: penstock changes",
         )
 
 
