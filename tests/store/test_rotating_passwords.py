@@ -115,5 +115,5 @@ async def test_the_thread_of_renewals_and_the_replica_ask_too(postgres_url: str)
         await until(lambda: {threading.main_thread().name, "penstock-leases"} <= asked)
     async with server() as (url, told):
         app = App(password=lambda: "of the replica")
-        async with app.open(postgres_url, read_url=url, services=["live"]):
+        async with app.open(postgres_url, read_url=url):
             await until(lambda: "of the replica" in told)
