@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,35 @@ def test_all_that_is_written_can_be_read(console: Console, database: str, web: s
             assert importlib.import_module("yaml").safe_load(text)
     assert ("page/main.jsx" in files) == (react == "react")
     assert ("compose.yaml" in files) == (database == "postgres")
+
+
+@pytest.mark.parametrize("web", ["none", "fastapi", "django"])
+def test_the_compose_file_the_settings_and_the_image_agree(console: Console, web: str) -> None:
+    folder = init(console, "postgres", web, "no-react")
+    compose = importlib.import_module("yaml").safe_load((folder / "compose.yaml").read_text("utf-8"))
+    app, database = compose["services"]["app"], compose["services"]["database"]
+    told = {name: database["environment"][f"POSTGRES_{name}"] for name in ("USER", "PASSWORD", "DB")}
+    (published,) = database["ports"]
+    host, port, inside = published.split(":")
+    assert inside == "5432"
+    place = "{USER}:{PASSWORD}@{}/{DB}".format
+    if web == "django":
+        assert app["environment"]["PGHOST"] == "database"
+        settings = (folder / "settings.py").read_text("utf-8")
+        assert all(repr(word)[1:-1] in settings for word in told.values())
+    else:
+        assert app["environment"]["DATABASE_URL"] == f"postgresql://{place('database', **told)}"
+        project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+        assert project["tool"]["penstock"]["database"] == f"postgresql://{place(f'{host}:{port}', **told)}"
+    assert app["depends_on"]["database"]["condition"] == "service_healthy"
+    assert told["USER"] in database["healthcheck"]["test"]
+    volumes = [volume.partition(":")[0] for volume in database["volumes"]]
+    assert volumes == [*compose["volumes"]]
+    image = (folder / "Dockerfile").read_text("utf-8")
+    exposed = re.search(r"^EXPOSE (\d+)$", image, re.MULTILINE)
+    assert exposed is not None
+    assert app["ports"] == [f"{exposed[1]}:{exposed[1]}"]
+    assert f"127.0.0.1:{exposed[1]}/" in image, "the health check"
 
 
 def test_nothing_that_is_there_is_changed(console: Console) -> None:

@@ -85,6 +85,23 @@ def test_a_reader_is_dropped_if_somebody_is_sure(captured: Console) -> None:
     assert "host:7 reads it now" in done.err
 
 
+def test_the_feed_is_emptied_once_its_readers_have_read(captured: Console, database_url: str) -> None:
+    refused = captured("changes", "empty")
+    assert (refused.code, "keeps 2 changes" in refused.err) == (1, True), refused.err
+
+    async def read_on(store: Store) -> None:
+        await store.changes.place("ledger", SystemClock().now())
+
+    captured.ok("changes", "drop", "mail", "--yes")
+    on_store(database_url, read_on)
+    captured.ok("changes", "empty")
+
+    async def look(store: Store) -> None:
+        assert (await store.changes.read(BEGINNING, 9)).changes == []
+
+    on_store(database_url, look)
+
+
 # ----- locks and keys
 
 

@@ -158,7 +158,9 @@ def test_dev_tells_of_runs_and_a_second_interrupt_aborts(console: Console) -> No
 
 
 def test_serve_serves_and_stops_gracefully(bookings: Console) -> None:
-    with bookings.start("serve", "--port", "0", "--log-format", "json") as process:
+    port = str(free_port())
+    with bookings.start("serve", "--port", "0", "--log-format", "json", "--metrics-port", port) as process:
+        process.wait_for(f'"server.metrics_started", "url": "http://127.0.0.1:{port}/metrics"')
         url = process.wait_for(r'"event": "server.started", "url": "([^"]+)"')[1]
         booking = call(url, "bookings:book", "mutation", customer="Ada", phone="1")
         assert call(url, "bookings:upcoming", customer="Ada")[0]["_id"] == booking

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
 import pytest
+from doors.board_fixtures import board
 from doors.cli_fixtures import Console
 from stage.admin import on
 from stage.composite import ORDERS, TENANTS, Order, Tenant, prepare
 
-from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, asgi_app
+from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, TaskFilter, asgi_app
 from penstock.cli import data as tables
 from penstock.testing import TestApp
 
@@ -107,3 +109,28 @@ async def test_ids_travel_as_arrays_over_http(database_url: str) -> None:
                 refused = await http.get(rest + malformed)
                 assert (refused.status_code, refused.json()["code"]) == (422, "ArgumentsInvalid"), refused.text
                 assert refused.json()["message"].endswith("is not an id of table tenants.")
+
+
+@pytest.mark.both_stores
+async def test_checked_rows_of_a_task_are_changed_alone_whatever_their_keys(database_url: str) -> None:
+    keys = [(7, "a b"), (7, "%20"), (8, 'b"b'), (9, "ů,+&")]
+    values = ", ".join(f"({tenant}, '{number}', 1, null)" for tenant, number in keys)
+    await prepare(database_url, ORDERS, TENANTS)
+    async with board(app, database_url) as one:
+        await prepare(database_url, f"insert into orders values {values}")
+        await one.test.run_until_idle(raise_errors=False)
+        where = {"task": "ship", "state": "failed"}
+        page = (await one.here.get("/tasks/task", params=where)).text
+        boxes = re.findall(r'name="chosen" value="([^"]+)"', page)
+        assert len(boxes) == len(keys)
+        told = await one.here.post("/tasks/task", params=where, data={"act": "retry chosen", "chosen": boxes[:3]})
+        assert told.status_code == 303
+        assert "3 rows retried, of 3." in await one.get(told.headers["location"].removeprefix("/dashboard"))
+        counts = await app.tasks.count(one.test, TaskFilter(task="ship"))
+        assert (counts["pending"], counts["failed"]) == (3, 1)
+        chosen = " ".join(boxes)
+        assert await one.act("/tasks/task", "skip chosen", where, chosen=chosen) == "Skip 4 rows?"
+        assert await one.act("/tasks/task", "cancel chosen", where, chosen=chosen, sure="yes") == (
+            "3 rows asked to be canceled, of 4."
+        )
+        assert await one.act("/tasks/task", "skip chosen", where, sure="yes") == "Not done: Fill in chosen."

@@ -63,13 +63,14 @@ async def test_charts_show_the_numbers_of_the_cluster_over_each_span(database_ur
         shown = await one.see("/work?pool=mail")
         assert "Jobs ended a second: jobs ended 0 now, at most 3" in shown
         assert "Jobs failed a minute: failed 0 now, at most 60, retried 0 now, at most 6" in shown
+        assert "Share that failed: failed 33.3 % now, at most 33.3 %" in shown
         assert "Jobs ready to start: ready 7 now, at most 7" in shown
         assert re.search(r"Time from due to start: p50 3\.\d s now", shown)
         assert re.search(r"Time of a run: p50 105 ms now, at most 105 ms, p95 105 ms", shown)
         day = await one.see("/work?pool=mail&span=day")
         assert "Jobs ended a second: jobs ended 0.1 now, at most 0.1" in day
         week = await one.see("/work?pool=mail&span=week")
-        assert week.count('data-shown="day"') == 5 * 5, "five times at each axis"
+        assert week.count('data-shown="day"') == 6 * 5, "five times at each axis"
         assert "?pool=mail&span=hour" in week
         assert "span is one of hour, day, week." in await one.get("/?span=year", 400)
         for path in PAGES:

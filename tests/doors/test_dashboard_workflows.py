@@ -36,6 +36,13 @@ async def flow(ctx: WorkflowCtx, what: str) -> str:
     return ""
 
 
+@app.workflow
+async def tells(ctx: WorkflowCtx, password: str, text: str) -> None:
+    if text.startswith("outer"):
+        await ctx.run_workflow(tells, password, text.removeprefix("outer"))
+        await ctx.run_action(call, text, password)
+
+
 mended: list[str] = []
 
 
@@ -107,3 +114,20 @@ async def test_a_run_is_retried_and_forked_from_a_step(database_url: str) -> Non
             assert 'aria-label="Fork from a step"' in page
             assert 'aria-label="Retry from a step"' not in page
             mended.clear()
+
+
+async def test_long_arguments_are_shown_as_far_as_they_are_kept(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as backend:
+        run = await backend.scheduler.run_after(timedelta(0), tells, "hush-hush", "outer" + HOSTILE * 200)
+        await backend.run_until_idle()
+        transport = httpx.ASGITransport(asgi_app(app, backend=backend, dashboard=True), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            page = (await http.get(f"/dashboard/workflows/{run}")).text
+            assert "These are the first 2,000 characters; the run keeps no more." in page
+            (link,) = re.findall(r'characters; <a href="([^"]+)">its job</a> has all', page)
+            whole = (await http.get(link)).text
+        assert whole.count("&lt;script") == 200
+        assert 200 < page.count("&lt;script") < 400, "those of the run, and parts of two steps"
+        for text in (page, whole):
+            assert HOSTILE not in text
+            assert "hush-hush" not in text

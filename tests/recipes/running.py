@@ -11,6 +11,7 @@ import subprocess
 import sysconfig
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 from stage.brokers import free_port
@@ -106,6 +107,12 @@ class Recipe:
         self._started.append(started)
         started.wait_for(started.answers)
         return started
+
+    def within(self, name: str) -> Recipe:
+        """The programs of a folder in it, such as one of two releases."""
+        found = copy(self)
+        found.folder = self.folder / name
+        return found
 
     def close(self) -> None:
         for started in self._started:

@@ -154,7 +154,8 @@ def test_slots_follow_one_another_when_they_are_full_or_old() -> None:
     assert empty.following(NOW + 9 * SLOT_AGE) is None, "there is nothing to leave"
     some = replace(empty, sizes={0: 1, 1: 0, 2: 0, 3: 0})
     assert some.following(NOW + SLOT_AGE - timedelta(seconds=1)) is None
-    assert some.following(NOW + SLOT_AGE) == 1
+    assert some.following(NOW + SLOT_AGE) == some.following(NOW, early=True) == 1
+    assert empty.following(NOW, early=True) is None
     full = replace(empty, sizes={0: SLOT_BYTES, 1: 5, 2: 0, 3: 0})
     assert full.following(NOW) == 2
     assert full.to_empty() == [1]

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
-from stage.needs import THEN, lack, program
+from stage.needs import PLACES, THEN, lack, program
 from stage.waits import until
 
 from penstock.clock import SystemClock
@@ -49,6 +49,11 @@ def choose_version() -> None:
                 target.symlink_to(os.path.relpath(source, target.parent))
         _wheel.POSTGRES_VERSIONS[VERSION] = _PACKAGE / "native/bin"
     _wheel.TARGET_POSTGRES_VERSION = VERSION
+
+
+def client_program(name: str) -> str:
+    """A program such as ``pg_dump`` that is as new as the server of these tests."""
+    return program(name, f"postgresql-client-{VERSION}", [str(_wheel.POSTGRES_VERSIONS[VERSION]), *PLACES])
 
 
 class Server:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from stage.waits import until
 
 from penstock import App, ConfigError, DeclarationError
 from penstock.clock import SystemClock
@@ -100,3 +102,18 @@ async def test_all_connections_of_a_program_ask(postgres_url: str) -> None:
     async with TestApp(App(password=token), postgres_url) as backend:
         await backend.worker.tick()
         assert asked >= 2, "calls and services have connections of their own"
+
+
+async def test_the_thread_of_renewals_and_the_replica_ask_too(postgres_url: str) -> None:
+    asked = set[str]()
+
+    def token() -> str:
+        asked.add(threading.current_thread().name)
+        return "any"
+
+    async with App(password=token).open(postgres_url, services=["worker"]):
+        await until(lambda: {threading.main_thread().name, "penstock-leases"} <= asked)
+    async with server() as (url, told):
+        app = App(password=lambda: "of the replica")
+        async with app.open(postgres_url, read_url=url):
+            await until(lambda: "of the replica" in told)

@@ -24,11 +24,14 @@ class Slots:
         """Slots that may be emptied once all readers have passed them."""
         return [slot for slot, size in sorted(self.sizes.items()) if size and slot != self.current]
 
-    def following(self, now: datetime) -> int | None:
-        """The slot to write to from now on; None if it is not time, or no slot is free."""
+    def following(self, now: datetime, *, early: bool = False) -> int | None:
+        """The slot to write to from now on; None if it is not time, or no slot is free.
+
+        `early` waits for no size and no age.
+        """
         size = self.sizes[self.current]
         age = now - self.since
-        if size < SLOT_BYTES and not (size and age >= SLOT_AGE):
+        if size < SLOT_BYTES and not (size and (early or age >= SLOT_AGE)):
             return None
         if age < self.keep_for / _KEPT_PARTS:  # else slots would soon all be kept, but for the last one, for too long
             return None

@@ -9,6 +9,7 @@ import click
 
 from penstock.app import Backend
 from penstock.changes.lag import ReaderLag
+from penstock.changes.position import BEGINNING
 from penstock.cli.confirm import confirm
 from penstock.cli.opening import snapshot, with_backend
 from penstock.cli.options import Options, listing, pass_options
@@ -57,6 +58,17 @@ def drop(options: Options, reader: str, yes: bool) -> None:
     say(f"{reader} is dropped. The pruner soon deletes changes that no other reader needs.")
 
 
+@command.command("empty")
+@pass_options
+def empty(options: Options) -> None:
+    """Drop now what all readers have read, such as the values of an erased row. The pruner does it within the hour.
+
+    Fails if changes stay: a reader or an outbox keeps them, a live query for a minute, or an open transaction.
+    """
+    with_backend(options, _empty)
+    say("The feed has dropped all changes.")
+
+
 # ----- steps
 
 
@@ -84,6 +96,24 @@ async def _drop(backend: Backend, name: str, *, sure: bool) -> None:
     _tell(look, row, standing, others)
     confirm(f"Drop {name}?", sure=sure)
     await backend.engine.store.changes.forget(name)
+
+
+async def _empty(backend: Backend) -> None:
+    changes, clock, turned = backend.engine.store.changes, backend.engine.clock, False
+    async with snapshot(backend) as session:
+        end = await changes.end(session)
+    while True:
+        done = await changes.rotate(clock.now(), _MOST, early=not turned)
+        turned = turned or done.moved
+        if not done.moved and done.emptied < _MOST:
+            break
+    every, new = await changes.lag(BEGINNING, _MOST), await changes.lag(end, _MOST)
+    if every.oldest_at is not None and (every.rows > new.rows or every.rows == _MOST):
+        raise DataError(
+            f"The feed still keeps {amount(every.rows, 'change', most=_MOST)}, the oldest of "
+            f"{readable_time(every.oldest_at)}: a reader, an outbox, a live query or an open transaction needs them.",
+            fix="Run it again in a minute. Readers that are behind are in: penstock changes",
+        )
 
 
 def _tell(look: _Look, row: ReaderRow, standing: ReaderLag, others: int) -> None:

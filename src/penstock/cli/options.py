@@ -76,6 +76,9 @@ def combine(*options: Callable[[Command], Command]) -> Callable[[Command], Comma
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
+metrics_port_option = click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), help="Show metrics on this port; default: metrics_port."
+)
 whole_option = click.option("--all", "whole", is_flag=True, help="Show whole tracebacks, with penstock's own frames.")
 
 

@@ -9,7 +9,7 @@ import click
 
 from penstock.app import SERVICES
 from penstock.cli.opening import complete_serving, end_process, end_within, open_app
-from penstock.cli.options import Options, pass_options
+from penstock.cli.options import Options, metrics_port_option, pass_options
 from penstock.cli.processes import config_at, find_place, processes_option, supervise
 from penstock.server.run import bind, serve
 
@@ -19,16 +19,26 @@ from penstock.server.run import bind, serve
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 for any.")
 @click.option("--services/--no-services", default=False, show_default=True, help="Run the services too.")
 @click.option("--dashboard/--no-dashboard", default=False, show_default=True, help="Serve the dashboard, /dashboard.")
+@metrics_port_option
 @processes_option
 @pass_options
-def command(options: Options, host: str, port: int, services: bool, dashboard: bool, processes: int) -> int:
+def command(
+    options: Options,
+    /,
+    host: str,
+    port: int,
+    services: bool,
+    dashboard: bool,
+    metrics_port: int | None,
+    processes: int,
+) -> int:
     """Run the server until SIGINT or SIGTERM. Run the services with penstock worker.
 
     Several processes share the port. One that dies is started again.
     """
     app = open_app(options, log_level="info")
     place = find_place()
-    config = config_at(place, app.config(**options.place))
+    config = config_at(place, app.config(**options.place, metrics_port=metrics_port))
     listener = place.listener if place is not None and place.listener is not None else bind(host, port)
     if place is None and processes > 1:
         with closing(listener):

@@ -18,7 +18,7 @@ import click
 
 from penstock.app import SERVICES, App
 from penstock.cli.opening import complete_serving, end_process, end_within, open_app
-from penstock.cli.options import Command, Options, pass_options
+from penstock.cli.options import Command, Options, metrics_port_option, pass_options
 from penstock.cli.processes import config_at, find_place, processes_option, supervise
 from penstock.config import Config
 from penstock.functions.scope import NONE, Only
@@ -40,7 +40,7 @@ def _only_option(kind: str, about: str) -> Callable[[Command], Command]:
 
 @click.command("worker")
 @click.option("--jobs", type=click.IntRange(1), help="How many jobs to run at once; default: worker_jobs.")
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Show metrics on this port; default: metrics_port.")
+@metrics_port_option
 @processes_option
 @_only_option("pools", "Run only jobs of these pools; default is the one of jobs without a pool.")
 @_only_option("not-pools", "Run no jobs of these pools.")

@@ -172,18 +172,28 @@ def _draw(noun: Noun, steps: Sequence[Parts], seconds: Sequence[float], *, is_to
     match noun:
         case "job":
             yield _chart("Jobs failed a minute", errors(failed="failed", retried="retrying"), number_text)
+            yield _failures(steps, "failed", "success", "canceled")
             yield _chart("Jobs ready to start", [Line("ready", mean("ready"))], number_text)
             yield _chart("Time from due to start", shares("lag "), span)
             yield _chart("Time of a run", shares(""), span)
         case "call":
             yield _chart("Calls failed a minute", errors(failed="error", conflicts="conflict"), number_text)
+            yield _failures(steps, "error", "success", "canceled")
             yield _chart("Time of a call", shares(""), span)
             if not is_total and any(name.startswith("lag ") for one in steps for name in one):
                 yield _chart("Time of its jobs from due to start", shares("lag "), span)
         case "message":
             yield _chart("Failed attempts a minute", errors(failed="failed"), number_text)
+            yield _failures(steps, "failed", "delivered")
             yield _chart("Messages to deliver", [Line("waiting", mean("ready"))], number_text)
             yield _chart("Age of the oldest message", [Line("age", mean("oldest"))], span)
+
+
+def _failures(steps: Sequence[Parts], failed: str, *others: str) -> Chart:
+    """The chart of the share of one part in the sum of these, with gaps where there is nothing."""
+    counts = [(one.get(failed, 0.0), sum(one.get(part, 0.0) for part in (failed, *others))) for one in steps]
+    values = [bad / whole if whole else None for bad, whole in counts]
+    return _chart("Share that failed", [Line("failed", values, "bad")], share_text)
 
 
 def _chart(title: str, lines: Sequence[Line], tell: Callable[[float | None], str]) -> Chart:
@@ -201,3 +211,8 @@ def _round_up(value: float) -> float:
 def number_text(value: float | None) -> str:
     """A number with two or three digits that matter."""
     return "-" if value is None else f"{value:,.0f}" if value >= _WHOLE or value == int(value) else f"{value:.2g}"
+
+
+def share_text(value: float | None) -> str:
+    """A share as a percentage with up to three digits that matter."""
+    return "-" if value is None else f"{100 * value:.3g} %"

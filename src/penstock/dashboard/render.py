@@ -9,14 +9,17 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from shlex import quote
 from typing import Any
+from uuid import UUID
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from pydantic_core import from_json
 
 from penstock.app import App
 from penstock.dashboard.charts import last_of
 from penstock.dashboard.mask import is_secret, mask, secrets_in, secrets_of
 from penstock.dashboard.page import Page, View
+from penstock.jobs.job import job_id
 from penstock.observe.errortext import trim
 from penstock.observe.readable import amount, size_of, span
 from penstock.schema.encoder import MASKED
@@ -56,6 +59,8 @@ class Pages:
             "quoted": quote,
             "trimmed": trim,
             "unless_secret": self._unless_secret,
+            "beginning": lambda text: from_json(text, allow_partial="trailing-strings"),
+            "job_id": lambda text: job_id(UUID(text)),
             "with_times": _with_times,
             "last": last_of,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from penstock.api.pools.activity import MOST_COUNTED
 from penstock.api.tasks.selection import task_of
@@ -15,7 +15,7 @@ from penstock.dashboard.page import Act, Page, View, act_of, page_of, parameters
 from penstock.jobs.states import JobState
 from penstock.observe.readable import amount
 from penstock.operations import tasks
-from penstock.operations.operation import Given
+from penstock.operations.operation import Given, Operation
 from penstock.reactive.filter import STATES
 
 _LISTED = 50
@@ -70,6 +70,23 @@ def _tell_of_rows(done: str) -> Callable[[Given, Any], str]:
     return lambda _given, found: f"{amount(found['changed'], 'row')} {done}."
 
 
+def _read_boxes(view: View) -> list[str]:
+    """The keys of the rows whose boxes are checked."""
+    return [unquote(one) for one in view.require("chosen").split()]
+
+
+def _of_chosen(operation: Operation, done: str) -> Act:
+    async def run(view: View) -> str:
+        task, keys = view.require("task"), _read_boxes(view)
+        found = [await operation.run(view.backend, {"task": task, "key": key}) for key in keys]
+        return f"{amount(sum(one['changed'] for one in found), 'row')} {done}, of {len(keys):,}."
+
+    async def ask(view: View) -> str:
+        return f"{operation.verb.capitalize()} {amount(len(_read_boxes(view)), 'row')}?"
+
+    return Act(run, sure="" if operation is tasks.retry else ask, operation=operation)
+
+
 _DONE = ((tasks.retry, "retried"), (tasks.cancel, "asked to be canceled"), (tasks.skip, "skipped"))
 _PAUSE = {
     "pause": act_of(tasks.pause, "{task} is paused. Running runs continue."),
@@ -77,6 +94,7 @@ _PAUSE = {
 }
 _RECONCILE = act_of(tasks.reconcile, "The planner looks at all rows of {task}.")
 _OF_ROWS: Mapping[str, Act] = {one.verb: act_of(one, _tell_of_rows(done)) for one, done in _DONE}
+_OF_CHOSEN = {f"{one.verb} chosen": _of_chosen(one, done) for one, done in _DONE}
 
 PAGES = (
     Page("/tasks", "Reactive tasks", "tasks.html", _load, _PAUSE),
@@ -85,7 +103,7 @@ PAGES = (
         "Reactive task",
         "task.html",
         _load_task,
-        {**_PAUSE, "reconcile": _RECONCILE, **_OF_ROWS},
+        {**_PAUSE, "reconcile": _RECONCILE, **_OF_ROWS, **_OF_CHOSEN},
         above="/tasks",
     ),
     Page(

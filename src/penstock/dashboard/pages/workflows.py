@@ -13,6 +13,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.operations import workflows
 from penstock.operations.workflows import RunUnknown
 from penstock.server.requests import Refused
+from penstock.workflows.record import LONGEST_ARGUMENTS
 from penstock.workflows.waterfall import RunStep
 
 _LISTED, _MOST_STEPS = 50, 500
@@ -37,6 +38,7 @@ async def _load_one(view: View) -> Mapping[str, Any]:
         "run": run,
         "job": run.job,
         "steps": list(_place(run.steps[-_MOST_STEPS:], run.job.finished_at or now)),
+        "longest": LONGEST_ARGUMENTS,
         "left_out": max(len(run.steps) - _MOST_STEPS, 0),
         "events": sorted(view.backend.app.events),
         "ended": run.job.state in FINISHED,

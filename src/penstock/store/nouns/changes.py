@@ -256,10 +256,11 @@ class Changes(Noun, ABC, queries=("changes", "feed")):
         """
 
     @abstractmethod
-    async def rotate(self, now: datetime, limit: int) -> Rotation:
+    async def rotate(self, now: datetime, limit: int, *, early: bool = False) -> Rotation:
         """Make room: drop changes that all readers have passed, in one bounded step, and waiting for nobody.
 
-        Changes younger than the longest `keep_for` of an outbox are kept.
+        Changes younger than the longest `keep_for` of an outbox are kept. With `early` changes go to another slot now,
+        so that the next step can empty the one that they went to, however little it holds.
         """
 
     @abstractmethod

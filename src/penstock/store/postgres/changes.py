@@ -89,7 +89,7 @@ class PostgresChanges(Changes):
 
     # ----- room
 
-    async def rotate(self, now: datetime, limit: int) -> Rotation:
+    async def rotate(self, now: datetime, limit: int, *, early: bool = False) -> Rotation:
         """Truncate up to `limit` slots that all readers have passed, and go on to the next one when it is time."""
         slots = await self._slots()
         emptied = kept = 0
@@ -98,7 +98,7 @@ class PostgresChanges(Changes):
                 emptied += 1
             else:
                 kept += 1
-        following = (await self._slots() if emptied else slots).following(now)
+        following = (await self._slots() if emptied else slots).following(now, early=early)
         moved = following is not None and await self._turn(slots.current, following, now)
         return Rotation(emptied, kept, moved)
 

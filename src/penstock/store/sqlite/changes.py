@@ -32,7 +32,7 @@ class SqliteChanges(Changes):
         high = max(end, position.high) if complete else changes[-1].seq
         return Batch(changes, Position(high=high), complete, position, clock=high)
 
-    async def rotate(self, now: datetime, limit: int) -> Rotation:  # noqa: ARG002 - PostgreSQL asks for the time
+    async def rotate(self, now: datetime, limit: int, *, early: bool = False) -> Rotation:  # noqa: ARG002 - PostgreSQL has slots
         """Delete up to `limit` changes that all readers have passed, and no outbox keeps."""
         async with self._reading() as session:
             high, unread = await self._common_position(session)
