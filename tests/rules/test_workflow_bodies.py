@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -18,13 +20,14 @@ from hypothesis import strategies as st
 from penstock.calls.workflows.body import Body, OpenCall
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.clock import random_of
-from penstock.errors import ContextError, PenstockError, StepFailed, UnawaitedCall
+from penstock.errors import ContextError, PenstockError, StepFailed, UnawaitedCall, UsageError
 from penstock.functions.function import ActionFunction, MutationFunction, WorkflowFunction
 from penstock.functions.registry import Registry
 from penstock.jobs.job import job_id
+from penstock.workflows.exported import read_records, write_history
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import error_outcome, read_outcome, result_outcome
-from penstock.workflows.record import BEGINNING, Record, RecordKind, digest_of
+from penstock.workflows.record import BEGINNING, Beginning, Record, RecordKind, digest_of
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 REGISTRY = Registry()
@@ -142,7 +145,7 @@ class World:
         """Begin a body and let it learn what is recorded."""
         history = History(records)
         function: Any = WorkflowFunction(play, public=False)
-        body = Body(function, history, 7, lambda text: text)
+        body = Body(function, history, 7, Beginning(), lambda text: text)
         ctx = WorkflowCtx(body, REGISTRY, RUN)
         first, *others = history.deliveries
         body.begin(first.at, ctx, {"program": program})
@@ -228,7 +231,7 @@ def test_a_replay_makes_the_same_calls_and_has_the_same_end(program: Any, seed: 
 
 def begin(handler: Callable[..., Awaitable[Any]], records: Sequence[Record] = ()) -> Body:
     function: Any = WorkflowFunction(handler, public=False)
-    body = Body(function, History(records), 7, lambda text: text)
+    body = Body(function, History(records), 7, Beginning(), lambda text: text)
     body.begin(START, WorkflowCtx(body, REGISTRY, RUN), {})
     for record in body.history.deliveries:
         if record.number != BEGINNING:
@@ -476,3 +479,59 @@ def test_the_fingerprint_of_a_program_is_that_of_its_code(monkeypatch: pytest.Mo
     found = [fingerprint_of(*each, monkeypatch) for each in (("1", "2"), ("1", "2"), ("3", "2"), ("1", "3"))]
     assert found[0] == found[1]
     assert len(set(found)) == 3
+
+
+async def test_time_counts_from_what_the_body_learned_last() -> None:
+    """Also behind a timer that was due by then, as when all workers were down: that fires next, at its own time."""
+    rang = []
+
+    async def ring(seconds: int) -> None:
+        await asyncio.sleep(seconds)
+        rang.append(seconds)
+
+    async def waiting(ctx: WorkflowCtx) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ring(1))
+            await ctx.run_action(ACT, "late")
+            group.create_task(ring(3))
+
+    body = begin(waiting)
+    late = body.open[1].make_record(body.history.next_place(), START + timedelta(seconds=10), result_outcome('""'))
+    body.deliver(late)
+    due = []
+    while not body.has_ended:
+        assert body.next_timer is not None
+        due.append((body.next_timer - START).total_seconds())
+        place = body.history.next_place()
+        body.deliver(Record(-place, RecordKind.TIMER, place, body.next_timer))
+    assert (due, rang) == ([1, 13], [1, 3])
+
+
+@pytest.mark.parametrize(("was", "now", "fits"), [(0, 0, False), (0, 1, True), (1, 0, True), (1, 1, True)])
+async def test_unstable_arguments_are_not_compared(was: int, now: int, *, fits: bool) -> None:
+    """(WF34)"""
+
+    def calling(what: str, unstable: int) -> Callable[[WorkflowCtx], Awaitable[None]]:
+        async def call(ctx: WorkflowCtx) -> None:
+            await ctx.with_options(unstable_args=bool(unstable)).run_action(ACT, what)
+
+        return call
+
+    record = begin(calling("old", was)).open[1].make_record(1, START, result_outcome('""'))
+    history = [Record(BEGINNING, RecordKind.BEGIN, 0, START), record]
+    with nullcontext() if fits else pytest.raises(Mismatch, match="old"):
+        assert begin(calling("new", now), history).has_ended
+    with pytest.raises(UsageError, match="unstable_args"):
+        WorkflowCtx(begin(calling("any", 0)), REGISTRY, RUN).with_options(unstable_args="yes")  # type: ignore[arg-type]
+
+
+def test_an_exported_history_says_how_far_the_body_had_come() -> None:
+    """Records of steps that ended together were stored before it had learned of any of them."""
+    together = [replace(recorded(number, "part"), learned=0) for number in (1, 2)]
+    records = [Record(BEGINNING, RecordKind.BEGIN, 0, START, learned=-1), *together]
+    exported = json.loads(json.dumps(write_history(records, lambda one: json.loads(one.outcome or "null"))))
+    assert [(one.number, one.place, one.learned) for one in read_records(exported)] == [
+        (0, 0, -1),
+        (1, 1, 0),
+        (2, 2, 0),
+    ]

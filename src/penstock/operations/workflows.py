@@ -82,7 +82,7 @@ def revealing(backend: Backend) -> Reveal:
             return None
         outcome: dict[str, Any] = decode_json(decrypt(record.outcome))
         if record.number == BEGINNING:
-            return {"life": outcome["life"]}  # and not its secret
+            return {name: outcome[name] for name in outcome if name != "secret"}
         function, result = app.registry.find(record.function), outcome.get("result")
         if function is not None and "result" in outcome:
             outcome["result"] = function.signature.results.mask(result)

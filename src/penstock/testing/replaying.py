@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from penstock.jobs.states import JobState
 from penstock.values import encode_json
 from penstock.workflows.exported import read_records
 from penstock.workflows.history import History, Mismatch
-from penstock.workflows.record import BEGINNING, Record
+from penstock.workflows.record import BEGINNING, Beginning, Record
 
 
 class ReplayFailed(AssertionError):
@@ -28,7 +28,8 @@ def replay(app: App, history: str | Path | Mapping[str, Any]) -> None:
     """Replay the history of a run with today's code. No step runs, and no database is needed.
 
     ``penstock workflows export RUN`` writes a history. Keep some in your repository, and replay each in a test. If
-    functions of it have secrets, which are not exported, calls are compared by their names alone.
+    functions of it have secrets, which are not exported, calls are compared by their names alone; so are those after a
+    token of ``ctx.event_token``.
 
     Args:
         app: The app that declares the workflow.
@@ -43,9 +44,11 @@ def replay(app: App, history: str | Path | Mapping[str, Any]) -> None:
     function = app.registry.find(form["workflow"])
     if function is None or function.kind is not FunctionKind.WORKFLOW:
         raise ReplayFailed(f"The app declares no workflow {form['workflow']!r}. A run of it would wait for one.")
-    life = next((json.loads(one.outcome)["life"] for one in records if one.number == BEGINNING and one.outcome), 0)
-    known = _History(records) if _hides(app, function, records) else History(records)
-    body = Body(function, known, job_uuid(run).int + life, str)
+    begun = next((one for one in records if one.number == BEGINNING), None)
+    beginning = Beginning.read(None if begun is None else begun.outcome)
+    known = _History(records, hides=_hides(app, function, records))
+    body = Body(function, known, job_uuid(run).int, beginning, str)
+    known.has_told_tokens = lambda: body.tokens > beginning.tokens
     try:
         _play(body, known, WorkflowCtx(body, app.registry, run), form)
     except (Mismatch, ContextError) as error:
@@ -73,11 +76,16 @@ def _play(body: Body, history: History, ctx: WorkflowCtx, form: Mapping[str, Any
 
 
 class _History(History):
-    """A history whose secrets are masked, so that its arguments are not comparable."""
+    """A history without the secrets of its run. If these are among the arguments, they are not compared."""
+
+    def __init__(self, records: Iterable[Record], *, hides: bool) -> None:
+        super().__init__(records)
+        self._hides = hides
+        self.has_told_tokens: Callable[[], bool] = lambda: False  # their seals are made with a secret
 
     def match(self, number: int, kind: Any, function: str, digest: str, args: str | None) -> Record | None:
-        record = self.find(number)
-        return super().match(number, kind, function, digest if record is None else record.digest, args)
+        is_hidden = self._hides or self.has_told_tokens()
+        return super().match(number, kind, function, "" if is_hidden else digest, args)
 
 
 def _hides(app: App, workflow: AnyFunction, records: list[Record]) -> bool:

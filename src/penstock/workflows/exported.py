@@ -28,7 +28,7 @@ def _write(record: Record, reveal: Reveal) -> dict[str, Any]:
     form = asdict(record) | {"kind": record.kind.value, "outcome": reveal(record)}
     form |= {name: form[name].isoformat() for name in _TIMES if form[name] is not None}
     form |= {"job": None if record.job is None else str(record.job)}
-    return {name: value for name, value in form.items() if value or name in {"number", "place"}}
+    return {name: value for name, value in form.items() if value or name in {"number", "place", "learned"}}
 
 
 def read_records(history: Mapping[str, Any]) -> list[Record]:

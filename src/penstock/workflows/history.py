@@ -29,6 +29,9 @@ class History:
         self._highest = max(self._records, default=BEGINNING)
         self._place = max((record.place or 0 for record in placed), default=-1)
         self._learned = max(map(_place_before, self._records.values()), default=-1)
+        self.is_copied = all(
+            record.learned is None for record in placed
+        )  # from another run, and nothing was stored yet
 
     @property
     def beginning(self) -> Record | None:
@@ -64,15 +67,15 @@ class History:
         self._learned = max(self._learned, *map(_place_before, records))
 
     def match(self, number: int, kind: RecordKind, function: str, digest: str, args: str | None) -> Record | None:
-        """The record of a call that the body makes; None if it is a new one.
+        """The record of a call that the body makes; None if it is a new one. Without a digest any arguments fit.
 
         Raises:
             Mismatch: The record is of another call.
         """
         record = self._records.get(number)
-        if record is None or (record.kind, record.function, record.digest) == (kind, function, digest):
+        alike = record is None or (record.kind, record.function) == (kind, function)
+        if record is None or (alike and (record.digest == digest or "" in {record.digest, digest})):
             return record
-        alike = (record.kind, record.function) == (kind, function)
         what = "with other arguments" if alike and record.args == args else ""
         raise Mismatch(
             f"call {number} was {record}, and the code now makes {describe(kind, function, args)} {what}".rstrip()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from hashlib import blake2b
@@ -84,11 +85,17 @@ class Beginning:
         life: How often it has begun again with other arguments.
         secret: The secret by which its links are known.
         active: The seconds for which it has run, without its sleep; counted if it has a timeout.
+        since: Seconds since 1970 at which it was retried or forked, from where its deadline counts; 0 if it was not.
+        tokens: How many tokens of events it had given before it began again.
+        seeds: Of a fork the seeds of its random numbers, each with the place from which it does not count any more.
     """
 
     life: int = 0
     secret: str = ""
     active: float = 0.0
+    since: float = 0.0
+    tokens: int = 0
+    seeds: Sequence[tuple[int, int]] = ()
 
     @classmethod
     def read(cls, text: str | None) -> Beginning:

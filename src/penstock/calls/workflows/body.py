@@ -6,10 +6,11 @@ Owns the state of the body between two deliveries. It does no I/O: `run` carries
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -32,7 +33,7 @@ from penstock.observe.loglines import context_muted_while
 from penstock.transaction.tracking import Calls
 from penstock.workflows.history import History, Mismatch
 from penstock.workflows.outcome import read_outcome
-from penstock.workflows.record import MOST_BYTES, MOST_RECORDS, Record, RecordKind, digest_of
+from penstock.workflows.record import MOST_BYTES, MOST_RECORDS, Beginning, Record, RecordKind, digest_of
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ class StepOptions:
         once: Whether it must not begin a second time, even if its worker died.
         timeout: The seconds that one attempt may take; None for no limit.
         name: Its name in log events, if it runs as a job.
+        unstable_args: Whether a replay may give it other arguments.
     """
 
     pool: str | None = None
@@ -58,6 +60,7 @@ class StepOptions:
     once: bool = False
     timeout: float | None = None
     name: str | None = None
+    unstable_args: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ class Body:
     Args:
         function: The workflow.
         history: The records of the run.
-        seed: The seed of its random numbers, the same in each replay.
+        number: The number of the run.
+        beginning: The facts with which it began.
         decrypt: Decrypts outcomes.
         most_bytes: The size that a value may have.
     """
@@ -132,7 +136,8 @@ class Body:
         self,
         function: AnyFunction,
         history: History,
-        seed: int,
+        number: int,
+        beginning: Beginning,
         decrypt: Callable[[str], str],
         most_bytes: int = 1_000_000,
     ) -> None:
@@ -142,16 +147,17 @@ class Body:
         self.patches: list[Record] = []  # that it has taken up since the run looked
         self.published: str | None = None  # the state that it has published since then, as JSON
         self.calls = BodyCalls(function.name)
-        self.random: Random = random_of(seed)
+        self._seeds: deque[tuple[float, int]] = deque([*beginning.seeds, (inf, number + beginning.life)])
+        self.random: Random = random_of(self._seeds[0][1])
         self.most_bytes = most_bytes
         self.now: datetime
         self.place = 0  # of what it has learned last
         self._replaying = history.is_passed(0)
         self._decrypt = decrypt
-        self.secret = ""  # by which its tokens are known
+        self._secret = beginning.secret  # by which its tokens are known
         self.is_committing: Callable[[int], bool] = lambda _number: False  # whether a mutation may be about to commit
         self._asked: list[int] = []  # mutations that it has cancelled, and that may commit for all it knows
-        self._numbers = self._tokens = 0
+        self._numbers, self.tokens = 0, beginning.tokens
         self._size = 0  # of what it has learned, in characters
         self._mismatch: Mismatch | None = None
         self._dropped = False
@@ -186,10 +192,13 @@ class Body:
         self._size += len(record.outcome or "") + len(record.args or "")
         self.place = record.place or 0
         self._replaying = self.history.is_passed(self.place)
+        while self.place >= self._seeds[0][0]:
+            self._seeds.popleft()
+            self.random.seed(self._seeds[0][1])
         if record.kind is RecordKind.TIMER:
             if self.next_timer != record.at:
                 raise Mismatch(f"a timer was due at {record.at}, and the code now has one at {self.next_timer}")
-            self._loop.move(self._loop.next_timer)
+            self._loop.fire()
         elif record.kind is RecordKind.CANCEL:
             self._main.cancel()
         else:
@@ -292,7 +301,8 @@ class Body:
             LimitExceeded: The run has made too many calls.
         """
         self.check_inside()
-        number, digest = self._take_number(), digest_of(args)
+        options = options or StepOptions()
+        number, digest = self._take_number(), "" if options.unstable_args else digest_of(args)
         if number > MOST_RECORDS:
             raise LimitExceeded(
                 f"{self.function.name} has made {MOST_RECORDS} calls, which is the most that a run may make.",
@@ -307,9 +317,7 @@ class Body:
             )
         is_mutation = kind is RecordKind.MUTATION
         future = HeldFuture(self._loop, number, self._asked) if is_mutation else self._loop.create_future()
-        call = OpenCall(
-            number, kind, name, future, digest, args, shown, function, options or StepOptions(), events or {}
-        )
+        call = OpenCall(number, kind, name, future, digest, args, shown, function, options, events or {})
         call.made_at = self.now
         call.task = asyncio.current_task(self._loop)
         try:
@@ -334,13 +342,13 @@ class Body:
     def make_token(self, run: UUID, event: str, expires_at: datetime) -> str:
         """Make a token that sends an event to the run."""
         self.check_inside()
-        self._tokens += 1
-        return EventToken(run, event, self._tokens, ceil(expires_at.timestamp())).seal_with(self.secret)
+        self.tokens += 1
+        return EventToken(run, event, self.tokens, ceil(expires_at.timestamp())).seal_with(self._secret)
 
     def publish(self, state: str) -> None:
         """Publish a state, unless that is done."""
         self.check_inside()
-        if not self._replaying:
+        if not self._replaying or self.history.is_copied:
             self.published = state
 
     def compensate(self, undo: Callable[[], Any]) -> None:
@@ -384,9 +392,7 @@ class Body:
             raise self._mismatch
 
     def _end_call(self, call: OpenCall, record: Record) -> None:
-        before = self._loop.next_timer  # which only its own delivery lets fire
-        if (at := record.at.timestamp()) < before:
-            self._loop.move(at)
+        self._loop.move(record.at.timestamp())
         if call.future.done():
             return
         function = call.function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
@@ -107,6 +108,7 @@ class WorkflowCtx(OfCall):
         retry: bool | Retry | None = None,
         timeout: timedelta | None = None,
         name: str | None = None,
+        unstable_args: bool | None = None,
     ) -> WorkflowCtx:
         """This ctx, with other options for the steps that are made through it. Options that are left out stay.
 
@@ -116,6 +118,8 @@ class WorkflowCtx(OfCall):
                 never begins one a second time: if its worker dies, it raises `StepLost`.
             timeout: The longest time of one attempt at an action.
             name: The name of a step in a pool, in log events.
+            unstable_args: Whether a replay may give other arguments, such as a text that changes with a deploy: they
+                are not compared, and runs that such a change has parked go on. By default they are.
 
         Raises:
             UsageError: An option cannot be, or two exclude each other.
@@ -126,7 +130,10 @@ class WorkflowCtx(OfCall):
         policy: object = retry
         if not isinstance(policy, bool | Retry | None):
             raise UsageError(f"retry is True, False or a Retry, not {retry!r}.")
-        asked = {"pool": pool, "retry": retry, "timeout": timeout, "name": name}
+        unstable: object = unstable_args
+        if not isinstance(unstable, bool | None):
+            raise UsageError(f"unstable_args is True or False, not {unstable!r}.")
+        asked = {"pool": pool, "retry": retry, "timeout": timeout, "name": name, "unstable_args": unstable_args}
         changed = {word: value for word, value in asked.items() if value is not None}
         return WorkflowCtx(self._body, self._registry, self._run, {**self._asked, **changed})
 
@@ -136,6 +143,8 @@ class WorkflowCtx(OfCall):
         retry: bool | Retry | None = None,
         timeout: timedelta | None = None,
         name: str | None = None,
+        *,
+        unstable_args: bool = False,
     ) -> StepOptions:
         definition = None if pool is None else pool.definition
         chosen = retry if isinstance(retry, Retry) else None
@@ -147,6 +156,7 @@ class WorkflowCtx(OfCall):
             retry is False,
             None if timeout is None else timeout.total_seconds(),
             name,
+            unstable_args,
         )
 
     @track_calls
@@ -348,7 +358,7 @@ class WorkflowCtx(OfCall):
         text = signature.encode(signature.check(signature.bind(args, kwargs)))
         in_pool = options.pool is not None or kind is FunctionKind.WORKFLOW
         if in_pool and options.pool is None:
-            options = StepOptions(DEFAULT_POOL, timeout=options.timeout, name=options.name)
+            options = replace(options, pool=DEFAULT_POOL)
         step = RecordKind.JOB if in_pool else _STEPS[kind]
         return await self._body.call(step, function.name, text, _show(signature.encoder.mask, text), function, options)
 

@@ -98,10 +98,13 @@ class BodyTask(_Numbered, asyncio.Task[Any]):
 
 
 class BodyLoop(asyncio.AbstractEventLoop):
-    """Run callbacks until none is left; `time` is that of the last delivery, in seconds since 1970."""
+    """Run callbacks until none is left; `time` is that of the last delivery, in seconds since 1970.
+
+    A timer that was due by then is yet to come if something else was delivered before it.
+    """
 
     def __init__(self, time: float, function: str) -> None:
-        self._time = time
+        self._time = self._fired = time  # what timers count from; and up to when they have fired
         self._function = function
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
@@ -141,8 +144,15 @@ class BodyLoop(asyncio.AbstractEventLoop):
         return self._timers[0][0] if self._timers else math.inf
 
     def move(self, time: float) -> None:
-        """Move the time on; it never goes back."""
+        """Move the time on, before timers that are due by then; it never goes back."""
         self._time = max(self._time, time)
+        if time < self.next_timer:
+            self._fired = max(self._fired, time)
+
+    def fire(self) -> None:
+        """Have the earliest timer fire."""
+        self._fired = max(self._fired, self.next_timer)
+        self._time = max(self._time, self._fired)
 
     def list_tasks(self) -> list[BodyTask]:
         """The tasks that have not ended, the oldest first."""
@@ -177,7 +187,7 @@ class BodyLoop(asyncio.AbstractEventLoop):
                 asyncio._enter_task(outer, task)  # noqa: SLF001 - see above
 
     def _take_due(self) -> None:
-        while self.next_timer <= self._time:
+        while self.next_timer <= self._fired:
             self._ready.append(heapq.heappop(self._timers)[2])
 
     # ----- for asyncio

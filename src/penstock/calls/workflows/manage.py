@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
 from penstock.clock import secret
@@ -46,7 +47,7 @@ async def look_back(calls: JobCalls, run: JobId, step: int | None) -> tuple[Sequ
 async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Sequence[Record]:
     """Let a run that has failed or was canceled go on from a step, without what came after it; the deleted records.
 
-    Events that these had received are received again.
+    Events that these had received are received again, and its limits of time count from now on.
 
     Args:
         calls: The jobs of a backend.
@@ -68,7 +69,9 @@ async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Se
     events = [result["id"] for result in results if "id" in result]
     numbers = [one.number for one in deleted]
     last = max(one.place or 0 for one in kept)
-    await calls.runner.attempt(lambda: store.take_back(job_uuid(run), last, numbers, events))
+    goes_on = replace(_beginning_of(calls, kept), active=0.0, since=calls.now().timestamp())
+    begun = calls.engine.store.encryption.encrypt(goes_on.write())
+    await calls.runner.attempt(lambda: store.take_back(job_uuid(run), last, numbers, events, begun))
     if not await calls.retry([job_uuid(run)]):
         raise DataError(f"{run} was retried by somebody else.")
     return deleted
@@ -77,8 +80,9 @@ async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Se
 async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     """Begin a new run with the history of another up to a step, which it makes again; its id.
 
-    It has the pool, the priority, the limits of time and the concurrency key of the other. Children that have not ended
-    are begun again.
+    It has the pool, the priority, the limits of time and the concurrency key of the other; the limits count from now
+    on. Children that have not ended are begun again. The arguments of the calls in the history are not compared, as the
+    other may have told them its id or a token, which are the other's.
 
     Args:
         calls: The jobs of a backend.
@@ -104,8 +108,10 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     make = calls.maker(function, calls.now(), pool=status.pool, priority=status.priority, options=options)
     job = make(args)
     copies = [one for one in kept if one.place is not None or one.kind is RecordKind.PATCH]
-    begun = encryption.encrypt(Beginning(secret=secret()).write())
-    copies = [replace(one, learned=None, outcome=begun if one.number == BEGINNING else one.outcome) for one in copies]
+    seeds, since = _seeds_of(_beginning_of(calls, kept), job_uuid(run), copies), calls.now().timestamp()
+    begun = encryption.encrypt(Beginning(secret=secret(), since=since, seeds=seeds).write())
+    copies = [replace(one, learned=None, digest="") for one in copies]
+    copies = [replace(one, outcome=begun) if one.number == BEGINNING else one for one in copies]
 
     async def send(transaction: Transaction) -> None:
         transaction.add_job(job)
@@ -113,6 +119,19 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
 
     await calls.runner.write(send)
     return job_id(job.id)
+
+
+def _beginning_of(calls: JobCalls, records: Sequence[Record]) -> Beginning:
+    begun = next(one for one in records if one.number == BEGINNING)
+    return Beginning.read(calls.engine.store.encryption.decrypt(begun.outcome or "{}"))
+
+
+def _seeds_of(beginning: Beginning, run: UUID, copies: Sequence[Record]) -> Sequence[tuple[int, int]]:
+    """The seeds of a fork: those of the other run until it has learned all that is copied."""
+    last = max(one.place or 0 for one in copies)
+    earlier = [(until, seed) for until, seed in beginning.seeds if until < last]
+    later = [seed for until, seed in beginning.seeds if until >= last]
+    return [*earlier, (last, later[0] if later else run.int + beginning.life)] if last else []
 
 
 async def end_now(calls: JobCalls, run: JobId) -> None:

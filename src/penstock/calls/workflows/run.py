@@ -121,11 +121,11 @@ class _Run:
         self._body = Body(
             function,
             history,
-            run.job.id.int + beginning.life,
+            run.job.id.int,
+            beginning,
             self._decrypt,
             self._engine.config.max_result_bytes,
         )
-        self._body.secret = beginning.secret
         self._body.is_committing = self._steps.is_committing
         self._inbox: list[Arrival] = []
         self._looked_at = datetime.min.replace(tzinfo=UTC)
@@ -231,7 +231,7 @@ class _Run:
     async def _restart(self, args: str) -> None:
         """Have the run begin again."""
         now, beginning = self._engine.clock.now(), self._steps.beginning
-        outcome = self._encrypt(Beginning(beginning.life + 1, beginning.secret))
+        outcome = self._encrypt(Beginning(beginning.life + 1, beginning.secret, tokens=self._body.tokens))
         begun = Record(BEGINNING, RecordKind.BEGIN, 0, now, outcome=outcome)
         args = JobCalls(self._runner, None).fitting(args, f"The arguments of {self._function.name}")
         self._steps.learned = -1  # nothing, not even that it has begun
@@ -381,7 +381,8 @@ class _Run:
             left = timedelta(seconds=options.timeout - self._steps.beginning.active)
             limits.append((self._woke + left, "timeout"))
         if options.deadline is not None:
-            limits.append((self._begun.at + timedelta(seconds=options.deadline), "deadline"))
+            since = max(self._begun.at, datetime.fromtimestamp(self._steps.beginning.since, UTC))
+            limits.append((since + timedelta(seconds=options.deadline), "deadline"))
         return min(limits)
 
     def _next_attempt(self) -> datetime | None:

@@ -224,13 +224,14 @@ class Workflows(Noun, queries=("workflows",)):
         await self._execute(transaction, "post", run=run, now=now, **values)
         await self._fetch_each(transaction, "wake", [{"run": run}])
 
-    async def take_back(self, run: UUID, last: int, numbers: Sequence[int], events: Sequence[int]) -> None:
+    async def take_back(self, run: UUID, last: int, numbers: Sequence[int], events: Sequence[int], begun: str) -> None:
         """Delete records of a run that has failed or was canceled, as if it had learned of no place after `last`.
 
-        It receives these events again.
+        It receives these events again. `begun` is the outcome of its first record from now on.
         """
         async with self._writing() as session:
             await self._execute(session, "delete_records", run=run, numbers=list(numbers))
+            await self._execute(session, "change_beginning", run=run, outcome=begun)
             await self._execute(session, "unlearn", run=run, last=last)
             await self._execute(session, "unreceive", run=run, ids=list(events))
 

@@ -73,6 +73,11 @@ delete from penstock.workflow_record
 where run = :run and number = any(:numbers::bigint[])
   and exists (select from penstock.finished_job j where j.id = :run and j.state in ('failed', 'canceled'));
 
+-- change_beginning: change the outcome of the first record of a run that has failed or was canceled.
+update penstock.workflow_record set outcome = :outcome
+where run = :run and number = 0
+  and exists (select from penstock.finished_job j where j.id = :run and j.state in ('failed', 'canceled'));
+
 -- unlearn: let a run know of nothing after a place.
 update penstock.workflow_record set learned = null where run = :run and learned > :last;
 
