@@ -27,6 +27,7 @@ from penstock.jobs.job import job_uuid
 from penstock.services.service import Group
 from penstock.services.worker.worker import Worker
 from penstock.workflows.history import History
+from penstock.workflows.record import Beginning
 
 _LOOK_EVERY = 0.05
 _LONGEST = 240.0
@@ -208,7 +209,7 @@ async def _replay_once(backend: Backend, job: JobId, steps: int) -> float:
     store = backend.engine.store
     begun = time.process_time()
     history = History(await store.workflows.read_history(job_uuid(job)))
-    body = Body(take_steps, history, job_uuid(job).int, store.encryption.decrypt)
+    body = Body(take_steps, history, job_uuid(job).int, Beginning(), store.encryption.decrypt)
     first, *others = history.deliveries
     body.begin(first.at, WorkflowCtx(body, backend.engine.registry, job), {"number": steps})
     for record in others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -38,7 +39,11 @@ async def status_of(backend: TestApp, run: JobId) -> JobStatus:
 @app.workflow
 async def identified(ctx: WorkflowCtx, way: str) -> list[Any]:
     """Give what tells a run from others to a step, and draw random numbers before and after the next one."""
-    given = {"id": lambda: ctx.id, "token": lambda: ctx.event_token(said, HOUR), "uuid": lambda: str(ctx.uuid())}
+    given: dict[str, Callable[[], str]] = {
+        "id": lambda: ctx.id,
+        "token": lambda: ctx.event_token(said, HOUR),
+        "uuid": lambda: str(ctx.uuid()),
+    }
     chance = ctx.random
     before = chance.random()
     told = await ctx.run_action(act, given[way]())
