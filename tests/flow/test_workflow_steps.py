@@ -19,7 +19,8 @@ NOW, HOUR, DAY = timedelta(0), timedelta(hours=1), timedelta(days=1)
 app = App()
 do, done = effects_in(app)
 pool = app.workpool("runs")
-maybe = app.event("maybe", str | None)
+kind: Any = str | None
+maybe: Any = app.event("maybe", kind)
 shipped: list[int] = []
 
 
