@@ -86,6 +86,7 @@ async def see(backend: TestApp, operation: Operation, **given: Any) -> Any:
 
 
 async def test_a_run_is_seen_with_its_steps(database_url: str) -> None:
+    """(WF153, WF154)"""
     async with TestApp(app, database_url) as backend:
         failing[:] = ["a", "a"]
         began = backend.clock.now()

@@ -54,7 +54,7 @@ async def identified(ctx: WorkflowCtx, way: str) -> list[Any]:
 
 @pytest.mark.parametrize("way", ["id", "token", "uuid"])
 async def test_a_fork_goes_on_with_what_the_other_told(database_url: str, way: str) -> None:
-    """It draws what the other drew as far as it has its history, and other numbers from then on."""
+    """(WF140) It draws what the other drew as far as it has its history, and other numbers from then on."""
     async with TestApp(app, database_url) as backend:
         run = await backend.scheduler.run_after(NOW, identified, way)
         await backend.run_until_idle()

@@ -693,7 +693,7 @@ LOST = "WorkerLost: the worker that ran this job died or lost its lease"
 
 
 async def test_a_worker_that_lost_the_run_writes_nothing(database_url: str) -> None:
-    """It is frozen once an action has run, and goes on when another worker has ended the run."""
+    """It is frozen once an action has run, and goes on when another worker has ended the run (WF112)."""
     async with TestApp(app, database_url) as first, TestApp(app, database_url, clock=first.clock) as second:
         job = await first.scheduler.run_after(NOW, three_steps, "a")
         with gate("workflow.step_ran", most=1, when=lambda number, **_: number == 3) as held:

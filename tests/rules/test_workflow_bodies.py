@@ -535,3 +535,24 @@ def test_an_exported_history_says_how_far_the_body_had_come() -> None:
         (1, 1, 0),
         (2, 2, 0),
     ]
+
+
+def test_a_new_parameter_with_a_default_changes_no_call() -> None:
+    """(WF35)"""
+
+    async def grown(ctx: Any, what: str, more: int = 7) -> str:
+        raise AssertionError("no step runs here")
+
+    function: Any = ActionFunction(grown, public=False, name=ACT.name)
+    registry = Registry()
+    registry.add(function)
+
+    async def call(ctx: WorkflowCtx) -> None:
+        await ctx.run_action(function, "part")
+
+    records = [Record(BEGINNING, RecordKind.BEGIN, 0, START), recorded(1, "part")]
+    workflow: Any = WorkflowFunction(call, public=False)
+    body = Body(workflow, History(records), 7, Beginning(), lambda text: text)
+    body.begin(START, WorkflowCtx(body, registry, RUN), {})
+    body.deliver(records[1])
+    assert body.has_ended
