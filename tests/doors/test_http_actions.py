@@ -128,6 +128,19 @@ def github(ctx: sync.ActionCtx, request: sync.Request) -> Response:
     return JSONResponse({"new": ctx.run_mutation(record, request.headers["x-github-delivery"], 1)})
 
 
+@app.http("POST", "/form", access=public)
+async def form(ctx: ActionCtx, request: Request) -> Response:
+    given = await request.form()
+    return JSONResponse(
+        {name: one if isinstance(one, str) else (await one.read()).decode() for name, one in given.items()}
+    )
+
+
+@app.http("POST", "/form/thread", access=public, max_body=1_000)
+def form_in_thread(ctx: sync.ActionCtx, request: sync.Request) -> Response:
+    return JSONResponse({name: str(one) for name, one in request.form().items()})
+
+
 @app.http("POST", "/", access=public)
 async def root(ctx: ActionCtx, request: Request) -> Response:
     return Response(await request.body(), headers={"x-url": str(request.url)})
@@ -347,6 +360,18 @@ async def test_a_request_is_limited(database_url: str) -> None:
 
 
 # ----- webhooks
+
+
+@pytest.mark.parametrize("path", ["/form", "/form/thread"])
+async def test_forms_are_read_within_the_limit(sqlite_url: str, path: str) -> None:
+    async with TestApp(app, sqlite_url) as test:
+        assert (await test.http.post(path, data={"a": "1 é", "b": ""})).json() == {"a": "1 é", "b": ""}
+        given = (await test.http.post(path, data={"a": "1"}, files={"f": ("../n.txt", b"two")})).json()
+        assert (given["a"], "two" in given["f"] or "n.txt" in given["f"]) == ("1", True)
+        large = b"x" * (test.engine.config.max_argument_bytes + 1)
+        assert (await test.http.post(path, files={"f": ("n", large)})).status_code == 413
+        broken = {"content-type": "multipart/form-data; boundary=x"}
+        assert (await test.http.post(path, content=b"--y", headers=broken)).status_code == 400
 
 
 async def test_signed_webhooks_take_effect_once(database_url: str) -> None:

@@ -422,7 +422,7 @@ REFUSED: dict[str, Callable[[App], Any]] = {
     "cannot be called 'a/b'": lambda one: one.use(billing.app, name="a/b"),
     "at most 20": lambda one: one.use(billing.app, name="a" * 21),
     "'penstock_x' is reserved": lambda one: one.use(billing.app, name="penstock_x"),
-    "is no other App": lambda one: one.use(one, name="shop"),
+    "is the program itself": lambda one: one.use(one, name="shop"),
     "two components called 'shop'": _taken,
     "public functions of its app, not <internal query": lambda one: one.use(
         billing.app, name="s", expose=[billing.lines]

@@ -315,6 +315,7 @@ async def test_a_program_with_a_wrong_cron_does_not_start_and_what_cannot_be_don
             (lambda: create(backend, "report", "0 9 * * *", work), DataError, "There is a cron called 'report'"),
             (lambda: create(5, "x", "0 9 * * *", work), ContextError, "neither a ctx nor a backend"),  # type: ignore[call-overload]
             (lambda: app.crons.remove(backend, "report"), UsageError, "is declared by this program"),
+            (lambda: app.crons.remove(backend, ["x"]), ValueInvalid, r"is text, not \['x'\]"),  # type: ignore[call-overload]
             (lambda: app.crons.pause(backend, "none"), DataError, "knows no cron 'none'"),
             (lambda: app.crons.run(backend, "none"), DataError, "knows no cron 'none'"),
         ]

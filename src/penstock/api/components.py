@@ -51,8 +51,10 @@ def use_app(
 ) -> Component:
     """Declare all that an app declares once more in a program, under a name; see `App.use`."""
     check_component_name(name)
-    if app is program or not isinstance(getattr(app, "registry", None), Registry):
-        raise DeclarationError(f"Component {name!r}: {app!r} is no other App.", fix="Pass the App of the package.")
+    if app is program:
+        raise DeclarationError(f"Component {name!r} is the program itself.", fix="Pass the App of the package.")
+    if not isinstance(getattr(app, "registry", None), Registry):
+        raise DeclarationError(f"Component {name!r}: {app!r} is no App.", fix="Pass the App of the package.")
     if name in program.components:
         raise DeclarationError(f"There are two components called {name!r}.", fix="Give one of them another name.")
     given: object = expose

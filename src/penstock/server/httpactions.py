@@ -102,7 +102,10 @@ class ActionDoor:
         with self._opening.trace(request.headers):
             taken = given if action.is_async else SyncRequest(given, Bridge(asyncio.get_running_loop()))
             work = backend.dispatch.call_http(action, taken, caller, respond)
-            await self._run_while_connected(work, body, sending)
+            try:
+                await self._run_while_connected(work, body, sending)
+            finally:
+                await given.close()  # the files of a form
 
     def _find(self, request: Request) -> HttpAction[Any, ..., Any, Any]:
         found = self._opening.app.registry.http.find(request.method, _path_of(request.scope))

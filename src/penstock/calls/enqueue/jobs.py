@@ -83,6 +83,9 @@ class JobCalls:
 
     def name(self, name: str) -> str:
         """The name in the program of a pool, rate limit, topic, cron or lock, as the caller's code says it."""
+        given: object = name
+        if not isinstance(given, str):
+            raise ValueInvalid(f"A name is text, not {given!r}.", fix="Pass the name as it was declared.")
         return own_name(self.component, name)
 
     @property
