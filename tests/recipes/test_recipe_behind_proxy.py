@@ -19,6 +19,7 @@ from stage.sockets import socket_client
 yaml = pytest.importorskip("yaml", reason="myst-parser brings it, with the extra `docs`")
 
 RECIPE = "behind_proxy"
+TOKEN = "t" * 43
 UVICORN = ("uvicorn", "--port", "{port}", "--workers", "2", "board:web")
 NGINX_FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 GUNICORN = ("gunicorn", "--bind", "127.0.0.1:{port}", "--workers", "2", "--worker-class", "{kind}", "board:web")
@@ -98,7 +99,7 @@ def test_a_proxy_in_front_keeps_sockets_streams_addresses_and_limits(
     recipe: Recipe, name: str, sqlite_url: str
 ) -> None:
     program(name)
-    recipe.environment["DATABASE_URL"] = sqlite_url
+    recipe.environment |= {"DATABASE_URL": sqlite_url, "PENSTOCK_ADMIN_TOKEN": TOKEN}
     web = recipe.start(*UVICORN)
     proxy = start_proxy(recipe, name, web.url)
     asyncio.run(board_is_live(proxy.url))
@@ -106,7 +107,10 @@ def test_a_proxy_in_front_keeps_sockets_streams_addresses_and_limits(
     with httpx.Client(base_url=proxy.url, transport=elsewhere) as http:
         seen = http.post("/who", headers={"x-forwarded-for": "192.0.2.9", "x-forwarded-proto": "ftp"}).json()
         assert (seen["from"], seen["scheme"]) == ("127.0.0.2", "http"), "a caller cannot name an address"
-        assert http.get("/admin/pools").status_code == 404
+        call, admin = {"path": "board:read", "args": {}}, {"authorization": f"Bearer {TOKEN}"}
+        for url, status in ((web.url, 200), (proxy.url, 404)):
+            assert http.get(f"{url}/admin/pools", headers=admin).status_code == status
+            assert http.post(f"{url}/api/function", json=call, headers=admin).status_code == status
         for size in (1_500_000, 3_000_000):
             large = http.post("/api/mutation", json={"path": "board:write", "args": {"text": "x" * size}})
             assert large.status_code == 413, "the second limit is nginx's own"

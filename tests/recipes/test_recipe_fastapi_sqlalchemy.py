@@ -18,7 +18,7 @@ def test_a_team_moves_in(recipe: Recipe, database_url: str) -> None:
     recipe.environment |= {"DATABASE_URL": database_url, "RENTAL_SECRET": "s" * 64}
     with pytest.raises(AssertionError) as refused:
         recipe.run("penstock", "migrate")
-    assert "Create it with the program that owns it" in str(refused.value)
+    assert "or correct source= or the database's URL" in str(refused.value)
     recipe.run("alembic", "upgrade", "head")
     recipe.run("penstock", "migrate")
     assert "No new upgrade operations detected" in recipe.run("alembic", "check")

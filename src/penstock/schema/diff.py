@@ -112,7 +112,7 @@ class _Comparison(Difference):
         if stored is None:
             self._problem(
                 f"Table {self.table} does not exist, and {self.definition.table.__name__} is declared managed=False.",
-                "Create it with the program that owns it, or correct source=.",
+                "Create it with the program that owns it, or correct source= or the database's URL.",
             )
             return
         missing = [column.name for key, column in self._columns() if key not in stored.columns]
