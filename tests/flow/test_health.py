@@ -77,6 +77,17 @@ async def weigh(ctx: TaskCtx[Parcel]) -> None:
     raise ConnectionError("no scale")
 
 
+timetable = App()
+
+
+@timetable.cron(timedelta(hours=1), name="often")
+async def often(ctx: ActionCtx) -> None: ...
+
+
+@timetable.cron(timedelta(hours=1), name="patient", overlap="wait")
+async def patient(ctx: ActionCtx) -> None: ...
+
+
 async def seen(backend: TestApp) -> Health:
     return await look(backend.engine, app.definitions(), app.work(), app.outboxes)
 
@@ -153,6 +164,28 @@ async def test_what_somebody_has_changed_is_found_in_the_database(database_url: 
             assert 0 < statistics.connections < (statistics.max_connections or 0)
         else:
             assert (statistics.log_size or 0) > 0
+
+
+async def test_a_cron_that_no_scheduler_starts_is_found(database_url: str) -> None:
+    async with TestApp(timetable, database_url) as backend:
+
+        async def late() -> list[str]:
+            return [one.where for one in await backend.health() if one.code == "cron-late"]
+
+        backend.clock.advance(60 * MINUTE)
+        assert await late() == [], "a scheduler may be about to look"
+        backend.clock.advance(MINUTE)
+        assert await late() == ["cron often", "cron patient"]
+        await timetable.crons.pause(backend, "often")
+        await timetable.crons.run(backend, "patient")
+        backend.clock.advance(61 * MINUTE)
+        assert await late() == [], "one is paused, and one waits for its run"
+        await timetable.crons.resume(backend, "often")
+        await backend.run_until_idle()
+        backend.clock.advance(61 * MINUTE)
+        assert await late() == ["cron often", "cron patient"]
+        await backend.cron_scheduler.tick()
+        assert await late() == []
 
 
 async def test_what_a_server_counts_is_judged(sqlite_url: str) -> None:

@@ -18,9 +18,11 @@ from penstock.calls.run.engine import Engine
 from penstock.changes.lag import FULL, lag_alert
 from penstock.changes.searches import searches_of
 from penstock.clock import SystemClock
+from penstock.crons.plan import KeptCron
 from penstock.dataclass import dataclass
 from penstock.errors import SchemaMismatch
 from penstock.functions.scope import Work
+from penstock.jobs.states import FINISHED, JobState
 from penstock.live.capture import live_interest
 from penstock.observe.logbook import Numbers
 from penstock.observe.readable import cap, size_of, span
@@ -48,6 +50,7 @@ _MIB = 2**20
 _SERVICES = 7  # connections of a process in addition to its `max_connections`
 _RESCUED_WITHIN = timedelta(minutes=1)
 _PRUNED_WITHIN = timedelta(hours=1)
+_LATE = timedelta(minutes=1)
 _WAITS_LONG = timedelta(minutes=10)
 _UNHEARD = timedelta(days=30)
 _OPEN_LONG = timedelta(minutes=15)
@@ -77,6 +80,7 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     "loop-blocked": ("warning", 'Await in it, write it with def, or set runtime="process".', "penstock check"),
     "worker-missing": ("critical", "Start a worker.", "penstock worker"),
     "work-unserved": ("critical", "Start a worker that runs it, or one without options.", "penstock worker"),
+    "cron-late": ("critical", "Start a worker, which runs the scheduler.", "penstock worker"),
     "pool-backlog": ("warning", "Look at its limit and its jobs, or start more workers.", "penstock top --once"),
     "pool-paused": ("warning", "Resume the pool.", "penstock resume {name}"),
     "failures-rising": ("warning", "Read their errors, in the log or on its page of the dashboard.", ""),
@@ -164,6 +168,7 @@ class Health:
     leases: Sequence[LeaseRow]
     work: Work  # of this program
     expired: Collection[int]  # leases that ran out a while ago
+    crons: Sequence[tuple[KeptCron, str | None]]  # with the state of the last run of each
     pools: Sequence[Backlog]
     sums: Sequence[Numbers]  # what processes have counted: in each of the spans, and in twice the first
     tasks: Sequence[TaskBacklog]
@@ -190,7 +195,7 @@ async def look(engine: Engine, definitions: Sequence[TableDefinition], work: Wor
     store, clock, now = engine.store, engine.clock, engine.clock.now()
     await engine.write_logbook()
     async with reading(store.begin_read) as session:
-        leases = await store.leases.list(session)
+        leases, crons = await store.leases.list(session), await store.crons.list(session, now)
     rows, replica = await store.outboxes.list(), store.replica
     behind = None if replica is None else await replica.behind()
     declared = {live_interest(one).name for one in definitions if one.live}
@@ -207,6 +212,7 @@ async def look(engine: Engine, definitions: Sequence[TableDefinition], work: Wor
         leases=leases,
         work=work,
         expired=await store.leases.find_expired(now - _RESCUED_WITHIN),
+        crons=crons,
         pools=await store.pools.backlog(_MOST),
         sums=[await store.logbook.sums(now - one) for one in (*_SPANS, 2 * _SPAN)],
         tasks=await store.records.backlog(_MOST),
@@ -277,8 +283,15 @@ def _workers(seen: Health) -> Iterator[HealthFinding]:
 
 
 def _work(seen: Health) -> Iterator[HealthFinding]:
-    for noun, name in list_unserved(seen.leases, seen.work, seen.now):
+    unserved = list_unserved(seen.leases, seen.work, seen.now)
+    for noun, name in unserved:
         yield _of("work-unserved", f"{noun} {name}", "No worker that is running runs it.")
+    theirs = {*seen.work.crons} - {name for noun, name in unserved if noun == "cron"}
+    for kept, state in seen.crons:
+        late, under_way = seen.now - kept.next_at, state is not None and JobState(state) not in FINISHED
+        waits = under_way and kept.plan.overlap == "wait"
+        if late >= _LATE and kept.plan.name in theirs and not (kept.paused or waits):
+            yield _of("cron-late", f"cron {kept.plan.name}", f"No scheduler starts it. It was due {span(late)} ago.")
 
 
 def _failures(seen: Health) -> Iterator[HealthFinding]:
