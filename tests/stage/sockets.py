@@ -334,3 +334,5 @@ async def listening(asgi: Starlette) -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await task
+            for _ in range(3):  # a transport that was closed last lets go of its socket in the loop's next turn
+                await SystemClock().sleep(0)
