@@ -98,10 +98,15 @@ async def app_import(bench: Bench) -> float:
 
 async def _start(statement: str) -> float:
     begun = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", statement)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", statement, env=_compiling())
     if await process.wait():
         raise CannotMeasureError(f"{statement!r} fails.")
     return (time.perf_counter() - begun) * 1000
+
+
+def _compiling() -> dict[str, str]:
+    """The environment in which an interpreter keeps what it compiles, as pip has done for installed packages."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 # ----- the memory of a program
@@ -128,7 +133,7 @@ async def dev_program(
     folder.mkdir(exist_ok=True)
     (folder / "main.py").write_text(program, "utf-8")
     output = folder / "output.txt"
-    plain_environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    plain_environment = {name: value for name, value in _compiling().items() if not name.startswith("PENSTOCK_")}
     with output.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "penstock.cli.main", "--app", "main.py", "--database", database,
