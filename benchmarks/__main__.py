@@ -1,8 +1,8 @@
 """``python -m benchmarks``: measure, print, and end with status 1 if a bar is not met.
 
 Those named ``peer_…`` install other job queues, those named ``hostile_…`` make the machine busy and the network slow,
-those named ``large_…`` have a million rows, and those named ``price_…`` hold nothing to a bar: they run only if asked
-for, such as with ``--only peer``.
+those named ``large_…`` have many rows or clients, and those named ``price_…`` hold nothing to a bar: they run only if
+asked for, such as with ``--only peer``.
 
 Each benchmark prints a line for people, then ``BAR name measured need ok|short`` if it has a bar to meet, and
 ``REPORT name value`` for numbers that have none; ``SKIP peer reason`` stands for a peer that cannot be measured, whose

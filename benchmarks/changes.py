@@ -239,7 +239,7 @@ BENCHMARKS = (
         )
         for writing in ("insert", "update")
         for status, named, bar in _INTERESTS
-        for callers in (1, 8, 24)
+        for callers in (1, 24)
     ),
     *(
         Benchmark(

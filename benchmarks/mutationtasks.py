@@ -2,7 +2,7 @@
 
 ``task_mutations``: runs that read their row and insert another, beside jobs of a pool whose mutation does the same.
 ``task_conflicts``: rows are written while a mutation handles them, and its transactions are to be no conflict for each
-other. ``task_backlog``: two tasks have many rows to run, and are to be as quick at the end as at the beginning.
+other. ``large_task_backlog``: two tasks have many rows to run, and are to be as quick at the end as at the beginning.
 """
 
 from __future__ import annotations
@@ -164,5 +164,5 @@ async def _reached(writer: _Writer, store: StoreName, counts: Sequence[int]) -> 
 BENCHMARKS = (
     *(Benchmark(f"task_mutations_{store}", partial(beside_jobs, store=store)) for store in ("postgres", "sqlite")),
     Benchmark("task_conflicts_postgres", conflicts),
-    *(Benchmark(f"task_backlog_{store}", partial(backlog, store=store)) for store in ("postgres", "sqlite")),
+    *(Benchmark(f"large_task_backlog_{store}", partial(backlog, store=store)) for store in ("postgres", "sqlite")),
 )

@@ -214,7 +214,7 @@ def _tell(bench: Bench, rates: dict[str, list[float]], name: str, other: str, ba
 
 BENCHMARKS = (
     Benchmark("pool_limit", limit),
-    Benchmark("pool_beside_rows", beside_rows),
-    Benchmark("pool_beside_snapshot", beside_snapshot),
+    Benchmark("large_pool_beside_rows", beside_rows),
+    Benchmark("large_pool_beside_snapshot", beside_snapshot),
     Benchmark("pool_crash", crash),
 )

@@ -109,5 +109,5 @@ BENCHMARKS = (
         for callers in (1, 16)
     ),
     Benchmark("query_postgres_16_uvloop", partial(postgres, callers=16), uvloop=True),
-    *(Benchmark(f"query_sqlite_{callers}", partial(sqlite, callers=callers)) for callers in (1, 16)),
+    Benchmark("query_sqlite_16", partial(sqlite, callers=16)),
 )

@@ -546,9 +546,12 @@ BENCHMARKS = (
         for store in _STORES
     ),
     *(
-        Benchmark(f"socket_large_messages_mb_{store}", partial(large_messages, store=store), Bar(at_most=450))
+        Benchmark(f"large_socket_messages_mb_{store}", partial(large_messages, store=store), Bar(at_most=450))
         for store in _STORES
     ),
-    *(Benchmark(f"socket_back_{store}", partial(back_after_restart, store=store), Bar(at_most=3)) for store in _STORES),
+    *(
+        Benchmark(f"large_socket_back_{store}", partial(back_after_restart, store=store), Bar(at_most=3))
+        for store in _STORES
+    ),
     *(Benchmark(f"socket_mutation_{store}", partial(over_socket, store=store), Bar(at_least=1.2)) for store in _STORES),
 )

@@ -1,6 +1,6 @@
 """Vector search: how long it takes, and how many of the nearest rows it finds.
 
-``vectors_postgres``, ``vectors_sqlite``: 10,000 rows of 1,536 numbers, searched without filters.
+``large_vectors_wide_…``: 10,000 rows of 1,536 numbers, searched without filters.
 
 ``large_vectors_…``: 100,000 rows of 384 numbers, searched without filters and with ones that keep a half, a twentieth
 and a five-hundredth of the rows. Recall is the part of the ten nearest rows, by all scores, that a search finds.
@@ -116,6 +116,6 @@ async def large(bench: Bench, store: StoreName) -> None:
 
 _STORES: tuple[StoreName, ...] = ("postgres", "sqlite")
 BENCHMARKS = (
-    *(Benchmark(f"vectors_{store}", partial(small, store=store)) for store in _STORES),
+    *(Benchmark(f"large_vectors_wide_{store}", partial(small, store=store)) for store in _STORES),
     *(Benchmark(f"large_vectors_{store}", partial(large, store=store)) for store in _STORES),
 )

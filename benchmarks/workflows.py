@@ -247,8 +247,8 @@ async def wakes(bench: Bench, store: StoreName) -> float:
 _STORES: tuple[StoreName, ...] = ("postgres", "sqlite")
 
 BENCHMARKS = (
-    *(Benchmark(f"flow_sleepers_{store}", partial(sleepers, store=store), Bar(at_most=1.2)) for store in _STORES),
-    *(Benchmark(f"flow_due_{store}", partial(due, store=store), Bar(at_most=10)) for store in _STORES),
+    *(Benchmark(f"large_flow_sleepers_{store}", partial(sleepers, store=store), Bar(at_most=1.2)) for store in _STORES),
+    *(Benchmark(f"large_flow_due_{store}", partial(due, store=store), Bar(at_most=10)) for store in _STORES),
     *(Benchmark(f"flow_replay_{store}", partial(replay, store=store), Bar(at_most=50)) for store in _STORES),
     *(Benchmark(f"flow_wakes_{store}", partial(wakes, store=store), Bar(at_most=20)) for store in _STORES),
 )
