@@ -112,7 +112,7 @@ async def inserts(bench: Bench, store: StoreName, together: int) -> float:
         url = await stack.enter_async_context(bench.databases.fresh(store))
         config = Config(database=url)
         backend = await stack.enter_async_context(app.open(config=config, services=("indexer",)))
-        texts, count = _texts(3), bench.sizes.mutations
+        texts, count = _texts(3), bench.sizes.mutations // 3
         turn = partial(_insert, backend, texts, count, together, by_clock=store == "postgres")
         await alternate(1, partial(turn, searched=True), partial(turn, searched=False))
         pairs = await alternate(bench.sizes.turns, partial(turn, searched=True), partial(turn, searched=False))
