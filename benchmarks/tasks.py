@@ -243,8 +243,8 @@ async def latency(bench: Bench, store: StoreName) -> None:
         group = Group([backend.make_service("worker"), backend.make_service("planner")], backend.engine.store.signals)
         group.start()
         timed.append(True)
-        await asyncio.sleep(bench.sizes.settle)
-        bench.hold("looking_percent", 100 * await _looking(writer, store, bench.sizes.settle / 2), Bar(at_most=1.0))
+        await asyncio.sleep(6 * bench.sizes.settle)  # services look less often where nothing has happened for a while
+        bench.hold("looking_percent", 100 * await _looking(writer, store, 2 * bench.sizes.settle), Bar(at_most=1.0))
         for name, most in (("penstock", 10.0), ("sql", 30.0)):
             handled.clear()
             written: dict[int, float] = {}

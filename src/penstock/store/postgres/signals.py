@@ -25,6 +25,8 @@ _PAUSE = 0.005
 _CHECK_EVERY = 10.0
 _ASK_EVERY = 1.0  # seconds after which a writing process asks again which tables are watched
 _LOOK_EVERY = 0.035  # seconds; on a slow processor all looks take 2 to 3 % of it
+_LOOK_SELDOM = 0.1  # the same, after so many looks that saw nothing new
+_QUIET_LOOKS = 300
 _READS = 2 * BACKSTOP  # seconds for which a process that has looked at the feed counts as a reader
 _RECONNECT_AFTER = 0.5
 _LAST_WAIT = 1.0
@@ -147,11 +149,12 @@ class PostgresSignals:
 
     async def _look(self, connection: Connection, gone: asyncio.Event) -> None:
         """Look whether the connection is alive, and often at the change feed while somebody here reads it."""
-        fed, ping = None, self._queries["ping"].statement.sql
+        fed, quiet, ping = None, 0, self._queries["ping"].statement.sql
         checked_at = self._clock.monotonic()
         while True:
             if self._readers:
-                await self._clock.sleep(_LOOK_EVERY)  # which takes two thirds of the time of a wait
+                # A sleep takes two thirds of the time of a wait.
+                await self._clock.sleep(_LOOK_EVERY if quiet < _QUIET_LOOKS else _LOOK_SELDOM)
             else:
                 await self._clock.wait(gone, BACKSTOP)
             if gone.is_set():
@@ -167,6 +170,7 @@ class PostgresSignals:
             if fed is None:  # not before: the first program on a database makes its tables only then
                 fed = await connection.prepare(self._queries["fed"].statement.sql)
             last = await fed.fetchval(timeout=_CHECK_EVERY) or 0
+            quiet = quiet + 1 if last == self._last else 0
             if last != self._last or not self._looks:
                 self._looks, self._last, self._fed_at = True, last, now
                 for reader in self._readers:
