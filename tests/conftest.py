@@ -21,11 +21,10 @@ from typing import Any
 
 import psycopg
 import pytest
-import stage.bytecode  # noqa: F401 - before all that is to be kept
 from hypothesis import HealthCheck, settings
-from stage.brokers import PgBouncer, pgbouncer
 from stage.databases import Databases, make_tables, open_once
 from stage.needs import LONG, PART, PARTS, examples, lack, pytest_runtest_makereport, pytest_terminal_summary
+from stage.servers import PgBouncer, pgbouncer
 
 from penstock.config import Config
 
@@ -197,7 +196,7 @@ def postgres_server() -> Iterator[str]:
     if given:
         yield given
         return
-    from stage.server import server  # noqa: PLC0415 - what it imports reads TMPDIR, which is set above
+    from stage.postgres import server  # noqa: PLC0415 - what it imports reads TMPDIR, which is set above
 
     with server(_OWN) as own:
         # The first connection to a database writes a cache, which empty databases now have from the beginning.

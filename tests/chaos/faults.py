@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import asyncpg
 from chaos.load import LEASE, MACHINE, Load
 from chaos.program import JUMP_OF_ALL
-from stage.server import Server
+from stage.postgres import Server
 
 Strike = Callable[[Load, int], Awaitable[None]]
 

@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 from chaos.patroni import PROGRAMS, Patroni, patroni
 from chaos.program import WRITERS
-from stage.brokers import PgBouncer, pgbouncer
+from stage.postgres import Proxy, Replica, Server, replicated, server
 from stage.processes import Process
-from stage.server import Proxy, Replica, Server, replicated, server
+from stage.servers import PgBouncer, pgbouncer
 
 from penstock.clock import SystemClock
 

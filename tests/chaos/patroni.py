@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from stage.brokers import PgBouncer, free_port, pgbouncer
-from stage.server import handle_of, initialized_folder
+from stage.postgres import handle_of, initialized_folder
+from stage.servers import PgBouncer, free_port, pgbouncer
 
 from penstock.clock import SystemClock
 

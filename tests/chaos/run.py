@@ -13,8 +13,8 @@ from chaos.faults import Fault
 from chaos.load import LEASE, MACHINE, Load, Size, placed
 from chaos.outcome import Outcome, outcome_of, remaining
 from chaos.program import app
-from stage.brokers import free_port
 from stage.processes import Command, Process
+from stage.servers import free_port
 
 _PATIENCE = 180.0  # seconds after the last write in which nothing comes to an end, before the rest counts as lost
 

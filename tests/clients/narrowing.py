@@ -10,7 +10,7 @@ from penstock.client import Client
 
 
 def shown(client: Client) -> str:
-    status = Api(client).stage_everykind.state(work="job_01jd3k4v5w6x7y8z9a0b1c2d3e")
+    status = Api(client).programs_everykind.state(work="job_01jd3k4v5w6x7y8z9a0b1c2d3e")
     if status is None or status["kind"] == "pending":
         return "waits" if status is None else f"waits after {status['previousAttempts'] + 1}"
     if status["kind"] == "running":
@@ -22,9 +22,9 @@ def shown(client: Client) -> str:
 
 def shipped(client: Client) -> str:
     api = Api(client)
-    run: str = api.stage_everykind_ship.start(order=OrderId("order_01jd3k4v5w6x7y8z9a0b1c2d3e"), size="small")
+    run: str = api.programs_everykind_ship.start(order=OrderId("order_01jd3k4v5w6x7y8z9a0b1c2d3e"), size="small")
     told: bool = api.events.shipped(run=run, payload=date(2030, 1, 2), key="once")
-    status = api.stage_everykind_ship.status(run=run)
+    status = api.programs_everykind_ship.status(run=run)
     if told and status is not None and status["state"] == "success" and status["result"] is not None:
         return ", ".join(f"{day}: {cost + 1}" for day, cost in status["result"].items())
     return "underway"

@@ -39,7 +39,7 @@ export async function count(url: string): Promise<number> {
 
 export const found = [awkward.a.b, awkward.a.b.c, awkward.live.dict, awkward.class.x] as const;
 
-export function shown(status: NonNullable<FunctionReturnType<typeof kinds.stage.everykind.state>>): string {
+export function shown(status: NonNullable<FunctionReturnType<typeof kinds.programs.everykind.state>>): string {
   // @ts-expect-error finished work counts no attempts
   void status.previousAttempts;
   switch (status.kind) {
@@ -58,9 +58,9 @@ export function shown(status: NonNullable<FunctionReturnType<typeof kinds.stage.
 
 export function Shipping({ order }: { order: Id<"order"> }) {
   const [run, setRun] = useState<string>();
-  const start = useMutation(kinds.stage.everykind.ship.start);
+  const start = useMutation(kinds.programs.everykind.ship.start);
   const send = useMutation(kinds.events.shipped);
-  const status = useQuery(kinds.stage.everykind.ship.status, run === undefined ? "skip" : { run });
+  const status = useQuery(kinds.programs.everykind.ship.status, run === undefined ? "skip" : { run });
   const result: { [key: string]: string } | null | undefined = status?.result;
   // @ts-expect-error there is no such state
   void (status?.state === "lost");

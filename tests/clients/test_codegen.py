@@ -19,7 +19,7 @@ from uuid import UUID
 import chat
 import httpx
 import pytest
-from stage import album, everykind
+from programs import album, everykind
 from stage.clients import COMPILERS, client, node_modules
 from stage.needs import program
 from stage.sockets import listening
@@ -140,8 +140,8 @@ async def test_the_clients_for_python_run(sqlite_url: str, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(tmp_path)
     module: Any = importlib.import_module("generated_clients.api")
     async with served(sqlite_url) as (_, url), AsyncClient(url) as client:
-        api = module.AsyncApi(client).stage_everykind
-        async with module.AsyncApi(client).live.stage_everykind.prices(customer="Ada") as prices:
+        api = module.AsyncApi(client).programs_everykind
+        async with module.AsyncApi(client).live.programs_everykind.prices(customer="Ada") as prices:
             assert await anext(prices) == []
             order = await api.put(customer="Ada", price=Decimal("9.99"), due=DUE, data=b"\xff")
             assert await anext(prices) == [Decimal("9.99")]
@@ -156,9 +156,9 @@ def use_sync(module: Any, url: str) -> list[Any]:
     """What the client that waits sees after a write of its own."""
     with Client(url) as client:
         api = module.Api(client)
-        with api.live.stage_everykind.prices() as prices:
+        with api.live.programs_everykind.prices() as prices:
             assert next(prices) == [Decimal("9.99")]
-            api.stage_everykind.put(customer="Bob", price=Decimal(1))
+            api.programs_everykind.put(customer="Bob", price=Decimal(1))
             return list(next(prices))
 
 
@@ -181,10 +181,10 @@ async def test_the_status_of_work_is_one_union_on_every_road(
         httpx.AsyncClient(base_url=url) as http,
         client("node", url) as node,
     ):
-        api = module.AsyncApi(python).stage_everykind
+        api = module.AsyncApi(python).programs_everykind
         work = await api.start()
-        async with module.AsyncApi(python).live.stage_everykind.state(work=work) as live:
-            await node.subscribe("state", "stage/everykind:state", work=work)
+        async with module.AsyncApi(python).live.programs_everykind.state(work=work) as live:
+            await node.subscribe("state", "programs/everykind:state", work=work)
             seen: list[dict[str, Any]] = [
                 {"kind": "pending", "previousAttempts": 0},
                 {"kind": "running", "previousAttempts": 0, "progress": {"done": 1, "total": 2, "note": "printing"}},
@@ -198,8 +198,8 @@ async def test_the_status_of_work_is_one_union_on_every_road(
                 await node.shows(state=status)
                 while await anext(live) != status:
                     """It may tell of states in between."""
-                assert (await http.post("/rest/stage/everykind/state", json={"work": work})).json() == status
-                assert await api.state(work=work) == await node.query("stage/everykind:state", work=work) == status
+                assert (await http.post("/rest/programs/everykind/state", json={"work": work})).json() == status
+                assert await api.state(work=work) == await node.query("programs/everykind:state", work=work) == status
         known = {str(status["kind"]): status for status in seen}
-        assert await node.query("stage/everykind:states", known=known) == await api.states(known=known) == known
+        assert await node.query("programs/everykind:states", known=known) == await api.states(known=known) == known
         assert await everykind.press.status(backend, work) == Finished(Success(7))

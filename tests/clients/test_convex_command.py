@@ -19,7 +19,7 @@ ADMIN = "the-admin-token"
 
 class AlbumServer(Server):
     def spawn(self) -> Process:
-        return Command("stage.album", self.database, "serve", "--port", str(self.port), **self.settings)
+        return Command("programs.album", self.database, "serve", "--port", str(self.port), **self.settings)
 
 
 async def convex(server: Server, folder: Path, *arguments: str, admin: str = ADMIN) -> tuple[int, str]:

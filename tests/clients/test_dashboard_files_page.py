@@ -6,7 +6,7 @@ import base64
 
 import pytest
 from playwright.async_api import expect
-from stage.album import Message, app, send_image
+from programs.album import Message, app, send_image
 from stage.clients import HOSTILE, axe, browser, check, quiet_page
 from stage.sockets import listening
 

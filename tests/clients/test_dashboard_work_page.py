@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 from playwright.async_api import expect
+from programs.everynoun import app, failing, mail, put, send, texts
 from stage.clients import axe, browser, check, quiet_page
-from stage.everynoun import app, failing, mail, put, send, texts
 from stage.sockets import listening
 
 from penstock import asgi_app

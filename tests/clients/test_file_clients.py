@@ -14,9 +14,9 @@ import httpx
 import pytest
 from playwright.async_api import FilePayload, expect
 from stage.clients import CHAT, SOCKETS, Kind, Server, browser, client, node_modules, quiet_page, serving
-from stage.files import bytes_in, keys_of, make_old, place_of, sweep
 from stage.needs import LONG
 from stage.processes import Command, Process
+from stage.servers import bytes_in, keys_of, make_old, place_of, sweep
 from stage.sockets import listening
 from stage.waits import until
 from starlette.applications import Starlette
@@ -40,7 +40,7 @@ DOT: FilePayload = {
 class AlbumServer(Server):
     def spawn(self) -> Process:
         given = ("serve", "--services", "--port", str(self.port))
-        return Command("stage.album", self.database, *given, PENSTOCK_PUBLIC_URL=self.url, **self.settings)
+        return Command("programs.album", self.database, *given, PENSTOCK_PUBLIC_URL=self.url, **self.settings)
 
     @property
     def memory(self) -> dict[str, int]:
@@ -95,7 +95,7 @@ class DevelopedAlbum(Server):
 
     def spawn(self) -> Process:
         given = ("dev", "--no-reload", "--port", str(self.port))
-        return Command("stage.album", self.database, *given, **self.settings)
+        return Command("programs.album", self.database, *given, **self.settings)
 
 
 def build_album(folder: Path) -> None:

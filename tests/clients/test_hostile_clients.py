@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from programs.identities import house
 from stage.clients import SOCKETS, ClientError, Kind, client, serving
-from stage.identities import house
 from stage.needs import LONG
 
 from penstock.clock import SystemClock
 from penstock.testing import TestClock
 
-HOUSE = "stage/identities"
+HOUSE = "programs/identities"
 
 
 def nested(levels: int) -> list[Any]:
@@ -27,17 +27,17 @@ def nested(levels: int) -> list[Any]:
 @pytest.mark.parametrize("kind", SOCKETS)
 async def test_one_call_that_cannot_be_taken_fails_and_the_page_goes_on(database_url: str, kind: Kind) -> None:
     async with serving(database_url) as server, client(kind, server.url) as one:
-        await one.subscribe("count", "stage/tally:count", text="good")
+        await one.subscribe("count", "programs/tally:count", text="good")
         deep = nested(100 if kind == "python" else 300)  # at 300 it sends nothing, and stands still
         values: tuple[Any, ...] = "I \ud83d", deep, [[]] * 40_000, "x" * 5_000_000, "x" * 40_000_000
         for number, value in enumerate(values if LONG else values[:-1]):
             with pytest.raises(ClientError):
-                await one.mutation("stage/tally:write", None, text=value)
+                await one.mutation("programs/tally:write", None, text=value)
             with pytest.raises(ClientError):
-                await one.action("stage/tally:write_from_outside", text=value)
+                await one.action("programs/tally:write_from_outside", text=value)
             with pytest.raises(ClientError):
-                await one.query("stage/tally:same", value=value)
-            assert await one.mutation("stage/tally:write", text="good") == number + 1
+                await one.query("programs/tally:same", value=value)
+            assert await one.mutation("programs/tally:write", text="good") == number + 1
             await one.shows(count=number + 1)
         assert not [line for line in one.said if "WebSocket" in line or "uncaught" in line]
 
@@ -47,11 +47,11 @@ async def test_a_client_with_many_large_queries_comes_back(database_url: str, ki
     async with serving(database_url) as server, client(kind, server.url) as one:
         shown = {f"q{number}": f"{number}" + "x" * 200_000 for number in range(25)} | {"q7": "7"}
         for name, text in shown.items():
-            await one.subscribe(name, "stage/tally:count", text=text)
+            await one.subscribe(name, "programs/tally:count", text=text)
         await one.shows(**dict.fromkeys(shown, 0))
         await server.kill()
         await server.start()
-        assert await one.mutation("stage/tally:write", text="7") == 1
+        assert await one.mutation("programs/tally:write", text="7") == 1
         await one.shows(**{**dict.fromkeys(shown, 0), "q7": 1})
 
 

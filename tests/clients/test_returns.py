@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 import pytest
-from stage import tally
+from programs import tally
 from stage.clients import SOCKETS, Client, ClientError, Kind, Server, client, serving
 from stage.sockets import Side, Wire
 
@@ -24,8 +24,8 @@ PLACES: list[Place] = [
 
 
 async def watch_all(one: Client) -> None:
-    await one.subscribe("lines", "stage/tally:lines")
-    await one.subscribe("count", "stage/tally:count", text="x")
+    await one.subscribe("lines", "programs/tally:lines")
+    await one.subscribe("count", "programs/tally:count", text="x")
 
 
 @asynccontextmanager
@@ -43,10 +43,10 @@ async def test_a_mutation_takes_effect_once_wherever_its_connection_is_lost(data
         for number, place in enumerate(PLACES, 1):
             side, message, half = place
             wire.cut_at(side, message, half=half)
-            assert await one.mutation("stage/tally:write", text="x") == number, place
+            assert await one.mutation("programs/tally:write", text="x") == number, place
             await one.shows(lines=["x"] * number, count=number)
             assert wire.has_cut, place
-        assert await one.query("stage/tally:count", text="x") == len(PLACES)
+        assert await one.query("programs/tally:count", text="x") == len(PLACES)
         assert one.said == []
 
 
@@ -56,7 +56,7 @@ async def test_an_action_whose_connection_is_lost_fails_in_javascript_and_runs_a
 ) -> None:
     async with watching(sqlite_url, kind) as (_, wire, one):
         wire.cut_at("server", "ActionResponse")
-        action = one.action("stage/tally:write_from_outside", text="x")
+        action = one.action("programs/tally:write_from_outside", text="x")
         if kind == "python":
             assert await action == 2, "it ran before"
         else:
@@ -74,10 +74,10 @@ async def test_a_server_that_comes_back_has_its_clients_back(
     database_url: str, kind: Kind, how: Literal["stop", "kill"]
 ) -> None:
     async with watching(database_url, kind) as (server, _, one):
-        await one.mutation("stage/tally:write", text="x")
+        await one.mutation("programs/tally:write", text="x")
         await one.shows(lines=["x"], count=1)
         await (server.stop() if how == "stop" else server.kill())
-        write = asyncio.ensure_future(one.mutation("stage/tally:write", text="x"))
+        write = asyncio.ensure_future(one.mutation("programs/tally:write", text="x"))
         async with tally.app.open(database_url) as other:
             await other.run_mutation(tally.write, text="y")
         await server.start()

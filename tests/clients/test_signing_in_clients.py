@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from programs.identities import House, house
 from stage.clients import SOCKETS, ClientError, Kind, client
-from stage.identities import House, house
 from stage.waits import until
 
 from penstock.clock import SystemClock
 from penstock.testing import TestClock
 
-HOUSE = "stage/identities"
+HOUSE = "programs/identities"
 
 
 def tokens(one: House, subject: str) -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from playwright.async_api import expect
+from programs.identities import provider
 from stage.clients import CHAT, COMPILERS, axe, browser, check, node_modules, quiet_page
-from stage.identities import provider
 from stage.needs import program
-from stage.pages import ROOT, blocks_of, modules_of
+from stage.repository import ROOT, blocks_of, modules_of
 from stage.sockets import listening
 from stage.waits import passing, until
 from starlette.applications import Starlette

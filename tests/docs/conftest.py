@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage.pages import PAGES, ROOT, Block, blocks_of, modules_of, own_module
+from stage.repository import PAGES, ROOT, Block, blocks_of, modules_of, own_module
 
 
 @pytest.fixture(scope="session")

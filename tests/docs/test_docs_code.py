@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from stage.pages import own_module
+from stage.repository import own_module
 
 from penstock import App
 from penstock.calls.run.runner import FunctionCalls

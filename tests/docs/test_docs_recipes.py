@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from stage.pages import Block
+from stage.repository import Block
 
 _NAMED = re.compile(r"\((?:\.\./)+(examples/recipes/\w+|(?:examples|deploy)/[\w/]+)/[\w/.@-]+\)")
 _SHOWN = {"py", "nginx", "yaml", "toml", "text", "ini"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage.pages import Block
+from stage.repository import Block
 
 import penstock
 from penstock import client, testing

@@ -11,18 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from stage import deliveries
-from stage.admin import (
-    BY_FILTER,
-    CHANGES,
-    READS,
-    SECRET,
-    TOKEN,
-    app,
-    desk,
-    failing,
-    refused,
-)
+from programs import deliveries
+from programs.admin import BY_FILTER, CHANGES, READS, SECRET, TOKEN, app, desk, failing, refused
 from stage.outboxes import send
 from starlette.applications import Starlette
 from starlette.routing import Mount

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import deliveries
-from stage.admin import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, before, desk, refused
-from stage.everynoun import app as yard
+from programs import deliveries
+from programs.admin import BY_FILTER, BY_NAME, CHANGES, READS, SECRET, before, desk, refused
+from programs.everynoun import app as yard
 from stage.needs import examples
 from stage.stories import one_backend
 

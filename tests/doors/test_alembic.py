@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from alembic.config import Config
 from doors.cli_fixtures import Console
+from stage.databases import run_sql
 from stage.guests import library_url
-from stage.outboxes import run_sql
 
 from penstock import App
 from penstock.migrations import include_name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from doors.cli_fixtures import Console
-from stage.admin import on
-from stage.everynoun import app, mail, send, texts
+from programs.admin import on
+from programs.everynoun import app, mail, send, texts
 
 from penstock.testing import TestApp
 
@@ -104,7 +104,7 @@ def test_data_shows_rows_that_meet_conditions(console: Console) -> None:
 @pytest.fixture
 def yard(console: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console on the database of a program with pools and a cron."""
-    monkeypatch.setenv("PENSTOCK_APP", "stage.everynoun")
+    monkeypatch.setenv("PENSTOCK_APP", "programs.everynoun")
     console.ok("migrate")
     return console
 

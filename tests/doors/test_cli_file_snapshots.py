@@ -20,8 +20,8 @@ import pytest
 from doors.cli_fixtures import Console
 from doors.test_cli_snapshots import convex_id, document
 from pydantic import Field
-from stage.files import bucket, bytes_in, empty, keys_of, sweep
 from stage.needs import LONG
+from stage.servers import bucket, bytes_in, empty, keys_of, sweep
 from stage.stories import tell_in
 
 from penstock import App, File, Id, Table

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 from doors.cli_fixtures import Console
-from stage.brokers import free_port
 from stage.clients import node_modules
+from stage.servers import free_port
 from stage.waits import SOON, until
 
 from penstock.distribution import requirement

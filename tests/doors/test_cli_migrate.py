@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from doors.cli_fixtures import Console
-from stage.outboxes import run_sql
+from stage.databases import run_sql
 
 from penstock.store.push import migrate
 

@@ -14,8 +14,7 @@ import click
 import psycopg
 import pytest
 from doors.cli_fixtures import Console
-from stage.databases import connected
-from stage.outboxes import run_sql
+from stage.databases import connected, run_sql
 
 from penstock import App, Id, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.cli import migration

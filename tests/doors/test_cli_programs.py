@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 from doors.cli_fixtures import Console
+from stage.databases import run_sql
 from stage.feed import opened
-from stage.outboxes import run_sql
-from stage.server import server
+from stage.postgres import server
 
 from penstock.clock import SystemClock
 

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from doors.cli_fixtures import HELLO, Console, Process
-from stage import stubborn
+from programs import stubborn
 from stage.needs import LONG
 from stage.processes import TESTS
 from stage.waits import SOON
@@ -284,7 +284,7 @@ def test_runs_and_errors_are_told_in_lines_that_fit(
 BOUND = 60.0  # seconds; what fails never ends, and what passes takes about five
 MOUNTED = """
 import uvicorn
-from stage.stubborn import app
+from programs.stubborn import app
 from penstock import asgi_app
 
 uvicorn.run(asgi_app(app), port=0, log_level="info")
@@ -299,7 +299,7 @@ async def prepare(url: str, *kinds: str) -> None:
 
 def started(console: Console, url: str, *arguments: str) -> Process:
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-    return console.start("--app", "stage.stubborn", "--database", url, *arguments, PYTHONPATH=path)
+    return console.start("--app", "programs.stubborn", "--database", url, *arguments, PYTHONPATH=path)
 
 
 def expect_end(process: Process) -> None:
@@ -340,14 +340,14 @@ SOCKET = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 CLIENTS = {
-    "reads a stream": request("/api/subscribe?path=stage.stubborn:rows"),
-    "does not read a stream": request("/api/subscribe?path=stage.stubborn:rows") * 3,
-    "does not read answers": request("/api/query", {"path": "stage.stubborn:rows", "args": {}}) * 20,
+    "reads a stream": request("/api/subscribe?path=programs.stubborn:rows"),
+    "does not read a stream": request("/api/subscribe?path=programs.stubborn:rows") * 3,
+    "does not read answers": request("/api/query", {"path": "programs.stubborn:rows", "args": {}}) * 20,
     "has a socket": SOCKET,
-    "waits for a query": request("/api/query", {"path": "stage.stubborn:look", "args": {}}),
-    "waits for a mutation": request("/api/mutation", {"path": "stage.stubborn:enter", "args": {}}),
-    "waits for an action": request("/api/action", {"path": "stage.stubborn:act", "args": {}}),
-    "waits for a thread": request("/api/action", {"path": "stage.stubborn:act_in_thread", "args": {}}),
+    "waits for a query": request("/api/query", {"path": "programs.stubborn:look", "args": {}}),
+    "waits for a mutation": request("/api/mutation", {"path": "programs.stubborn:enter", "args": {}}),
+    "waits for an action": request("/api/action", {"path": "programs.stubborn:act", "args": {}}),
+    "waits for a thread": request("/api/action", {"path": "programs.stubborn:act_in_thread", "args": {}}),
 }
 
 

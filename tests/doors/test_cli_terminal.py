@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import pytest
 from doors.cli_fixtures import Console
-from stage import admin, deliveries, everynoun, noisy
-from stage.admin import on
+from programs import admin, deliveries, everynoun, noisy
+from programs.admin import on
 from stage.processes import Fork
 
 from penstock import TaskFilter
@@ -86,8 +86,8 @@ class Terminal:
 
 
 NOTHING = "error: Nothing was done.\n"
-DROP = ("--app", "stage.deliveries", "outbox", "drop", "post")
-DELETE = ("--app", "stage.admin:app", "tasks", "delete", "ship")
+DROP = ("--app", "programs.deliveries", "outbox", "drop", "post")
+DELETE = ("--app", "programs.admin:app", "tasks", "delete", "ship")
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def noisy_shop(stage: Console, database_url: str) -> Console:
 
 
 def on_terminal(shop: Console, *arguments: str) -> str:
-    with Terminal(shop.folder, "--app", "stage.noisy", *arguments) as terminal:
+    with Terminal(shop.folder, "--app", "programs.noisy", *arguments) as terminal:
         assert terminal.end() == 0, terminal.shown
         return terminal.shown
 
@@ -185,7 +185,7 @@ LISTS = {
 def test_lists_fit_any_terminal_with_whole_names_and_ids(noisy_shop: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns without room stand below their row, with their names."""
     jobs = next(iter(LISTS))
-    (job,) = noisy_shop.ok("--app", "stage.noisy", *jobs, "--json").json["jobs"]
+    (job,) = noisy_shop.ok("--app", "programs.noisy", *jobs, "--json").json["jobs"]
     shown: dict[tuple[str, ...], tuple[str, ...]] = {
         **{command: (*words, "ConnectionError") for command, words in LISTS.items()},
         ("jobs", "show", job["id"]): (job["id"],),
@@ -201,7 +201,7 @@ def test_lists_fit_any_terminal_with_whole_names_and_ids(noisy_shop: Console, mo
 
 
 def test_errors_do_not_steer_the_terminal_and_their_lines_are_indented(noisy_shop: Console) -> None:
-    program = ("--app", "stage.noisy")
+    program = ("--app", "programs.noisy")
     (job,) = noisy_shop.ok(*program, *next(iter(LISTS)), "--json").json["jobs"]
     (record,) = noisy_shop.ok(*program, "tasks", "records", "read", "--json").json["records"]
     assert noisy.ERROR in job["error"], "JSON has them as they are"
@@ -243,8 +243,8 @@ def test_what_goes_on_is_drawn_again_until_a_key_ends_it(stage: Console, databas
     async def fill(test: TestApp) -> None:
         await everynoun.texts.enqueue_batch(test, everynoun.send, [{"to": "good"}] * 4321)
 
-    stage.ok("--app", "stage.everynoun", "migrate")
-    with Terminal(stage.folder, "--app", "stage.everynoun", "top", "--interval", "0.2") as terminal:
+    stage.ok("--app", "programs.everynoun", "migrate")
+    with Terminal(stage.folder, "--app", "programs.everynoun", "top", "--interval", "0.2") as terminal:
         terminal.wait_for("texts")
         assert ALTERNATE in terminal.shown
         assert "4,321" not in terminal.shown

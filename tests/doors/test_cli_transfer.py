@@ -14,7 +14,7 @@ import pytest
 from cryptography.fernet import Fernet
 from doors.cli_fixtures import Console
 from pydantic import BaseModel, Field
-from stage.outboxes import run_sql
+from stage.databases import run_sql
 
 from penstock import App, Id, MutationCtx, Table
 

@@ -13,8 +13,8 @@ import pytest
 from doors.cli_fixtures import Console
 from doors.test_metrics import samples
 from flow.test_broken_jobs import change
-from stage import admin, deliveries
-from stage.admin import on
+from programs import admin, deliveries
+from programs.admin import on
 
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, WorkId, WorkResult, asgi_app
 from penstock.clock import SystemClock
@@ -206,7 +206,7 @@ def test_an_on_complete_that_failed_is_found_shown_and_called_again(mail: Consol
 @pytest.fixture
 def shop(shell: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Console]:
     """A desk where orders named a and b fail."""
-    monkeypatch.setenv("PENSTOCK_APP", "stage.admin:app")
+    monkeypatch.setenv("PENSTOCK_APP", "programs.admin:app")
     admin.failing.update("ab")
     yield shell
     admin.failing.clear()
@@ -265,7 +265,7 @@ def test_f24_tasks_are_shown_and_explained_and_rows_are_changed_only_by_a_filter
 
 # ----- outboxes
 
-OTHER = ("--app", "stage.admin:stranger")  # another program
+OTHER = ("--app", "programs.admin:stranger")  # another program
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +278,7 @@ def _clean() -> Iterator[None]:
 @pytest.fixture
 def letters(shell: Console, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
     """A deliveries in which letters have failed in each way."""
-    monkeypatch.setenv("PENSTOCK_APP", "stage.deliveries")
+    monkeypatch.setenv("PENSTOCK_APP", "programs.deliveries")
     on(deliveries.app, database_url, deliveries.put_and_fail)
     return shell
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from doors.board_fixtures import board
 from doors.cli_fixtures import Console
-from stage.admin import on
-from stage.composite import ORDERS, TENANTS, Order, Tenant, prepare
+from programs.admin import on
+from stage.databases import ORDERS, TENANTS, Order, Tenant, prepare
 
 from penstock import App, Id, MutationCtx, QueryCtx, TaskCtx, TaskFilter, asgi_app
 from penstock.cli import data as tables

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import pytest
 from doors.board_fixtures import ADMIN, HERE, board
+from programs.identities import Provider, provider
 from pydantic_core import from_json
-from stage.identities import Provider, provider
 from stage.sockets import listening
 from stage.waits import SOON, until
 

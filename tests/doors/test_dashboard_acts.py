@@ -15,7 +15,7 @@ import asyncpg
 import httpx
 import pytest
 from doors.board_fixtures import HERE, board
-from stage.everynoun import app, failing, mail, put, send, texts
+from programs.everynoun import app, failing, mail, put, send, texts
 
 from penstock import asgi_app
 from penstock.api.pools.activity import look

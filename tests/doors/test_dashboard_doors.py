@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+from programs.identities import Provider, provider
 from pydantic import Field, SecretStr
-from stage.identities import Provider, provider
 from stage.waits import SOON
 
 from penstock import OIDC, App, ConfigError, MutationCtx, QueryCtx, Table, asgi_app

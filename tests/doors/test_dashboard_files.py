@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from doors.board_fixtures import board
 from pydantic import Field
-from stage.files import bytes_in, sweep
+from stage.servers import bytes_in, sweep
 from stage.stories import tell_in
 
 from penstock import App, File, Id, Table

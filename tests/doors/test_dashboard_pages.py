@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from doors.board_fixtures import board
 from pydantic import BaseModel, Field, PlainSerializer, SecretStr
-from stage import composite
+from stage import databases
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.dashboard.forms import inputs_of, read_all
@@ -23,7 +23,7 @@ from penstock.schema.encoder import MASKED
 
 Kept = Annotated[SecretStr, PlainSerializer(lambda secret: secret.get_secret_value())]
 
-app, hall = App(), App(tables=[composite.Order])
+app, hall = App(), App(tables=[databases.Order])
 mail = app.workpool("mail")
 shipped: list[str] = []
 
@@ -53,8 +53,8 @@ class Booking(Table, name="booking_of_boards"):
 
 
 @hall.query
-async def orders(ctx: QueryCtx) -> list[composite.Order]:
-    return await ctx.db.query(composite.Order).take(9)
+async def orders(ctx: QueryCtx) -> list[databases.Order]:
+    return await ctx.db.query(databases.Order).take(9)
 
 
 @app.reactive_task(Booking, filter=lambda booking: booking.status == "paid", watch=("status", "card"))
@@ -236,7 +236,7 @@ async def test_rows_are_edited_through_the_write_door_by_those_who_may(database_
 
 
 async def test_rows_of_another_program_have_keys_of_several_columns(database_url: str) -> None:
-    await composite.prepare(database_url, composite.ORDERS)
+    await databases.prepare(database_url, databases.ORDERS)
     async with board(hall, database_url) as one:
         made = await one.send("/data/orders/new", act="insert", arg__tenant="1", arg__number="A/7")
         path = made.headers["location"].removeprefix("/dashboard")

@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from stage.files import bytes_in, keys_of
-from stage.logs import events
+from stage.servers import bytes_in, keys_of
 from stage.stories import tell_in
-from stage.waits import until
+from stage.waits import events, until
 
 from penstock import App, MutationCtx, public
 from penstock.server import files as door

@@ -26,9 +26,8 @@ from fastapi.openapi.models import OpenAPI
 from flask import Flask
 from flask import request as flask_request
 from stage.guests import django_connection
-from stage.logs import events
 from stage.sockets import listening
-from stage.waits import SOON, until
+from stage.waits import SOON, events, until
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request

@@ -15,8 +15,8 @@ from uuid import UUID
 import httpx
 import pytest
 from doors.cli_fixtures import Console, Result
-from stage.admin import SECRET, TOKEN
-from stage.everynoun import app, delivery, failing, mail, order, put, send, texts
+from programs.admin import SECRET, TOKEN
+from programs.everynoun import app, delivery, failing, mail, order, put, send, texts
 
 from penstock import asgi_app
 from penstock.clock import SystemClock
@@ -252,7 +252,7 @@ def on_the_command_line(
             (options if one.about else named).extend(spelled(one, given[one.name]))
     asks = ["--yes"] if operation.asks is not None else []
     words = [*arguments, operation.verb or operation.noun, *named, *options, *asks, *more]
-    return console.ok("--app", "stage.everynoun", "--database", f"sqlite:///{path}", *words)
+    return console.ok("--app", "programs.everynoun", "--database", f"sqlite:///{path}", *words)
 
 
 def spelled(one: Parameter, value: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from stage.identities import provider
+from programs.identities import provider
 from starlette.requests import Request
 
 from penstock import OIDC, App, CustomJWT, PenstockError, asgi_app

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from doors.test_serving import served
 from doors.test_socket import closed
-from stage.identities import ADMIN, House, house, provider
+from programs.identities import ADMIN, House, house, provider
 from stage.sockets import SocketClient, socket_client
 from stage.waits import SOON
 
@@ -30,7 +30,7 @@ from penstock.errors import Unauthenticated
 from penstock.identity.api_key import PREFIX, hash_of
 from penstock.testing import TestApp, TestClock
 
-MODULE = "stage.identities"
+MODULE = "programs.identities"
 SECOND = timedelta(seconds=1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from doors.http_fixtures import SECRET, Api, Shop
-from stage.outboxes import sql
+from stage.databases import sql
 from stage.sockets import PATIENCE, SocketClient, listening, socket_client
 from stage.waits import until
 from starlette.applications import Starlette

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from stage.reactive import Stage, settle
+from stage.stories import Stage, settle
 
 from penstock import MutationTaskCtx, Retry, Table, TaskCtx, asgi_app
 from penstock.testing import TestApp, raising

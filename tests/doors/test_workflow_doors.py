@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from programs.identities import Provider, provider
 from pydantic import BaseModel
-from stage.identities import Provider, provider
 from stage.sockets import listening, socket_client
 from stage.waits import SOON, passing
 

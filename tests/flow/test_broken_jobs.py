@@ -12,8 +12,7 @@ import psycopg
 import pytest
 from race.test_workers import answer, make_worker
 from stage.guests import sqlite_file
-from stage.logs import events
-from stage.waits import until
+from stage.waits import events, until
 
 from penstock import (
     ActionCtx,

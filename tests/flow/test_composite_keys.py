@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from stage.composite import (
+from stage.databases import (
     EMPTY,
     MOMENTS,
     ONE,
@@ -26,8 +26,9 @@ from stage.composite import (
     Turned,
     an_id,
     prepare,
+    sql,
 )
-from stage.stories import run_sql, tell_in
+from stage.stories import tell_in
 
 from penstock import (
     App,
@@ -61,7 +62,7 @@ async def opened(url: str) -> AsyncIterator[TestApp]:
 
 async def test_rows_are_read_and_written_by_tuples_in_the_order_of_the_declaration(database_url: str) -> None:
     async with opened(database_url) as backend:
-        await run_sql(
+        await sql(
             backend,
             "insert into orders values (7, 'a', 1, null), (7, 'b', 2, null), (8, 'a', 3, null)",
             "insert into turned select * from orders",
@@ -85,9 +86,9 @@ async def test_rows_are_read_and_written_by_tuples_in_the_order_of_the_declarati
 
         await backend.run_query(read, look)
         await backend.run_mutation(write, change)
-        rows = await run_sql(backend, "select tenant, number, amount from orders order by 1, 2")
+        rows = await sql(backend, "select tenant, number, amount from orders order by 1, 2")
         assert [tuple(row) for row in rows] == [(7, "a", 1), (7, "b", 9)]
-        assert not await run_sql(backend, "select * from tenants")
+        assert not await sql(backend, "select * from tenants")
 
 
 async def test_what_is_no_key_is_refused_with_what_is_wrong(database_url: str) -> None:
@@ -139,7 +140,7 @@ async def test_keys_of_all_kinds_come_back_as_they_went(database_url: str) -> No
             await ctx.db.patch(Rate, rate, rate=None)
 
         await backend.run_mutation(write, story)
-        assert not await run_sql(backend, "select * from moments")
+        assert not await sql(backend, "select * from moments")
 
 
 async def test_what_a_key_lacks_is_filled_by_the_others_defaults(database_url: str) -> None:
@@ -190,13 +191,13 @@ async def test_a_key_that_the_database_does_not_keep_unique_is_refused(database_
         assert "as the key of orders, but several rows may have the same" in why
         assert "are (tenant, number)" in why
     async with EMPTY.open(database_url) as backend:
-        await run_sql(backend, "create unique index half on orders (tenant, amount) where amount > 0")
-        await run_sql(backend, "create unique index worked_out on orders (tenant, (amount + 1))")
+        await sql(backend, "create unique index half on orders (tenant, amount) where amount > 0")
+        await sql(backend, "create unique index worked_out on orders (tenant, (amount + 1))")
     assert await refusal(database_url, an_app(("tenant", "amount"))), "not of all rows"
     async with EMPTY.open(database_url) as backend:
-        await run_sql(backend, "create unique index whole on orders (amount desc, tenant)")
+        await sql(backend, "create unique index whole on orders (amount desc, tenant)")
         assert await refusal(database_url, an_app(("tenant", "amount"))) == "", "a unique index is a key as well"
-        await run_sql(backend, "alter table orders rename column number to nr")
+        await sql(backend, "alter table orders rename column number to nr")
     assert "orders has no column number" in await refusal(database_url, an_app(("tenant", "number")))
 
 
@@ -205,7 +206,7 @@ async def test_a_row_without_a_whole_key_does_not_fit(database_url: str) -> None
     bare = App(tables=[Order])
     _, read_here, _ = tell_in(bare)
     async with TestApp(bare, database_url) as backend:
-        await run_sql(backend, "insert into orders values (7, null, 1, null), (7, 'a', 1, null)")
+        await sql(backend, "insert into orders values (7, null, 1, null), (7, 'a', 1, null)")
 
         async def look(ctx: QueryCtx) -> None:
             assert await ctx.db.get(Order, (7, "a")) is not None, "the declared key counts where there is none"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.logs import events
 from stage.stories import tell_in
+from stage.waits import events
 
 from penstock import (
     ActionCtx,

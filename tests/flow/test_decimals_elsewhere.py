@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
-from stage.reactive import Stage, settle
+from stage.stories import Stage, settle
 
 from penstock import Index, MutationCtx, Table, ValueInvalid, gte
 from penstock.store.open import sqlite_path

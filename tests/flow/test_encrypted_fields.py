@@ -8,7 +8,7 @@ from typing import Annotated, Any, NewType
 import pytest
 from cryptography.fernet import Fernet
 from pydantic import BaseModel
-from stage.outboxes import run_sql, sql
+from stage.databases import run_sql, sql
 
 from penstock import (
     App,

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from stage.files import bytes_in, empty, keys_of, make_old, place_of, prune, sweep, write_bytes
-from stage.logs import events
+from stage.servers import bytes_in, empty, keys_of, make_old, place_of, prune, sweep, write_bytes
 from stage.stories import tell_in
-from stage.waits import until
+from stage.waits import events, until
 
 from penstock import (
     App,

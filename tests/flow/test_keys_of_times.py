@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from stage.outboxes import run_sql, sql
+from stage.databases import run_sql, sql
 
 from penstock import App, MutationTaskCtx, QueryCtx, SearchIndex, Table, TaskBatchCtx, TaskCtx, TaskFilter
 from penstock.testing import TestApp

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, drain
-from stage.reactive import Stage, settle
+from stage.stories import Stage, settle
 
 from penstock import Table
 from penstock.store.nouns.changes import Batch

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.logs import events
-from stage.outboxes import run_sql, sql
-from stage.reactive import Stage
-from stage.waits import SOON
+from stage.databases import run_sql, sql
+from stage.stories import Stage
+from stage.waits import SOON, events
 from stage.watching import settle, watched
 
 from penstock import ActionCtx, JobId, MutationCtx, QueryCtx, Table

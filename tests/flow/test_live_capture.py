@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from stage.databases import connected
-from stage.logs import events
-from stage.outboxes import run_sql, sql
-from stage.reactive import Stage
+from stage.databases import connected, run_sql, sql
+from stage.stories import Stage
+from stage.waits import events
 from stage.watching import settle, watched
 
 from penstock import App, Index, QueryCtx, Table

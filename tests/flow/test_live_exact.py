@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stage.outboxes import run_sql, sql
-from stage.reactive import Stage
+from stage.databases import run_sql, sql
+from stage.stories import Stage
 from stage.watching import settle, watched
 
 from penstock import Id, Index, QueryCtx, Table, gt, lt

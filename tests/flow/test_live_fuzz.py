@@ -1,4 +1,4 @@
-"""Every live answer equals the query run afresh: a differential fuzz, see `stage.livefuzz`.
+"""Every live answer equals the query run afresh: a differential fuzz, see `flow.livefuzz`.
 
 `make test-long` tries 100,000 batches of changes, with new seeds each time. ``TESTS_LIVE_SEED=127`` tries a seed again.
 """
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from stage.livefuzz import Fuzz
+from flow.livefuzz import Fuzz
 from stage.needs import LONG
 
 from penstock.clock import SystemClock

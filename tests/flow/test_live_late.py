@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import sql
-from stage.reactive import Stage
+from stage.databases import sql
+from stage.stories import Stage
 from stage.watching import burn, settle, step
 
 from penstock import Id, QueryCtx, Table

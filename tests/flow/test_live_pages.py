@@ -1,4 +1,4 @@
-"""Pages of live queries: their journals, and what they may read; `stage.livefuzz` has more."""
+"""Pages of live queries: their journals, and what they may read; `flow.livefuzz` has more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from stage.outboxes import sql
+from stage.databases import sql
 from stage.stories import tell_in
 from stage.watching import PagedList
 

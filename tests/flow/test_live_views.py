@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import in_transaction, sql
-from stage.reactive import Stage
+from stage.databases import in_transaction, sql
+from stage.stories import Stage
 from stage.watching import settle
 
 from penstock import Id, QueryCtx, Table

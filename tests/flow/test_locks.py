@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.brokers import pgbouncer
+from stage.servers import pgbouncer
 from stage.waits import SOON
 
 from penstock import (

@@ -1,4 +1,4 @@
-"""Whatever is asked of whatever table, or written to it, is what Python makes of its rows; see `stage.livetables`."""
+"""Whatever is asked of whatever table, or written to it, is what Python makes of its rows; see `flow.livetables`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from stage.composite import HOSTILE
-from stage.livetables import SORTS, Made, Plan, Sort, key_of, make_plan, make_table, run_plan, scan_of
+from flow.livetables import SORTS, Made, Plan, Sort, key_of, make_plan, make_table, run_plan, scan_of
+from stage.databases import HOSTILE, run_sql
 from stage.needs import examples
-from stage.outboxes import run_sql
 from stage.stories import tell_in
 
 from penstock import (
@@ -43,7 +42,7 @@ VERBS = ["collect", "take", "first", "unique", "break", "count", "sum", "min", "
 SUMMED = {"integer", "choice", "real", "decimal", "long", "span"}
 UNORDERED = {"boolean", "bytes", "uuid", "json"}
 ROWS, PLANS = 40, 120
-ENDS: dict[str, list[Any]] = {  # values besides those of `stage.livetables`
+ENDS: dict[str, list[Any]] = {  # values besides those of `flow.livetables`
     "text": [
         *HOSTILE,
         " ",

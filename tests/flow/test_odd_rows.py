@@ -12,8 +12,9 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
-from stage.reactive import Stage, settle
+from stage.databases import run_sql
+from stage.outboxes import OutboxStage, drain, outbox_row
+from stage.stories import Stage, settle
 
 from penstock import App, Config, ConfigError, IdInvalid, JobState, MutationCtx, Table, TaskFilter
 from penstock.testing import TestApp

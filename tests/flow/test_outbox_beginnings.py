@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.items import FILTERS, ONCE, POLICIES, TEN, Item, begun, handed, pieces, rows_before, several, staged, valued
+from flow.items import FILTERS, ONCE, POLICIES, TEN, Item, begun, handed, pieces, rows_before, several, staged, valued
 from stage.outboxes import OutboxStage, aside, drain, outbox_row, states, text_of
 
 from penstock import ActionCtx, App, DeclarationError, Message, Retry, Table, sync

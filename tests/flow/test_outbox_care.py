@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.deliveries import Letter, app, clear, failing, got, hand_over, put
-from stage.logs import events
-from stage.outboxes import sql
+from programs.deliveries import Letter, app, clear, failing, got, hand_over, put
+from stage.databases import sql
+from stage.waits import events
 
 from penstock import (
     ActionCtx,

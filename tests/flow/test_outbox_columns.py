@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import Field
-from stage.outboxes import run_sql
+from stage.databases import run_sql
 
 from penstock import ActionCtx, App, MutationCtx, Table
 from penstock.testing import TestApp

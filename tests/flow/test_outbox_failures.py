@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from stage.families import TABLES, Child
-from stage.items import ONCE, POLICIES, SOON, TEN, Item, begun, broken, handed, of, several, staged
-from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, run_sql, states, text_of
+from flow.items import ONCE, POLICIES, SOON, TEN, Item, begun, broken, handed, of, several, staged
+from programs.families import TABLES, Child
+from stage.databases import run_sql
+from stage.outboxes import OutboxStage, aside, drain, failing, outbox_row, states, text_of
 from stage.waits import until
 
 from penstock import NonRetryableError, Retry, Snooze

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.items import FILTERS, ONCE, POLICIES, Item, begun, handed, of, rows_before, several, staged, valued
-from stage.outboxes import OutboxStage, drain, outbox_row, send, sql, states, text_of
+from flow.items import FILTERS, ONCE, POLICIES, Item, begun, handed, of, rows_before, several, staged, valued
+from stage.databases import sql
+from stage.outboxes import OutboxStage, drain, outbox_row, send, states, text_of
 
 from penstock import ActionCtx, App, Index, MutationCtx, Retry, Table
 from penstock.changes.position import BEGINNING

@@ -10,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from stage.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
-from stage.logs import events
-from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, run_sql, send, sql
+from flow.items import ONCE, Item, handed, pieces, rows_before, several, staged, valued
+from stage.databases import run_sql, sql
+from stage.outboxes import OutboxStage, Sent, aside, drain, outbox_row, send
+from stage.waits import events
 
 from penstock import DeclarationError, MutationCtx, Table
 from penstock.testing import TestClock

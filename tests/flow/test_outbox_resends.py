@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.items import Item, several, staged, valued
-from stage.outboxes import OutboxStage, drain, error_of, failing, outbox_row, run_sql, sql, states
+from flow.items import Item, several, staged, valued
+from stage.databases import run_sql, sql
+from stage.outboxes import OutboxStage, drain, error_of, failing, outbox_row, states
 from stage.waits import SOON
 
 from penstock import DeclarationError, NonRetryableError, OutboxNotFound, Table, TaskFilter, ValueInvalid

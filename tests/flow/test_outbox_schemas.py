@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.logs import events
-from stage.outboxes import OutboxStage, aside, drain, error_of, run_sql
-from stage.reactive import Stage
+from stage.databases import run_sql
+from stage.outboxes import OutboxStage, aside, drain, error_of
+from stage.stories import Stage
+from stage.waits import events
 
 from penstock import DeclarationError, Retry, Table
 from penstock.errors import SchemaMismatch

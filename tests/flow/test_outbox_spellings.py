@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import OutboxStage, drain, run_sql
+from stage.databases import run_sql
+from stage.outboxes import OutboxStage, drain
 
 from penstock import App, DeclarationError, Id, MutationCtx, Table
 from penstock.testing import TestApp

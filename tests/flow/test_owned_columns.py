@@ -24,9 +24,9 @@ import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel, SecretStr, create_model
 from sqlalchemy.exc import IntegrityError
-from stage.outboxes import OutboxStage, drain, run_sql
-from stage.reactive import Stage, settle
-from stage.stories import tell_in
+from stage.databases import run_sql
+from stage.outboxes import OutboxStage, drain
+from stage.stories import Stage, settle, tell_in
 
 from penstock import (
     App,

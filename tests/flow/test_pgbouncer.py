@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import asyncpg
 import pytest
-from stage import ledger
-from stage.brokers import PgBouncer, pgbouncer
+from programs import ledger
 from stage.databases import administrator
+from stage.servers import PgBouncer, pgbouncer
 from stage.waits import until
 
 from penstock import App, Index, Table

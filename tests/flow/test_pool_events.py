@@ -9,9 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from stage.logs import apl, apl_queries, events, flat, messages
-from stage.logs import streamed as stream
 from stage.stories import tell_in
+from stage.waits import apl, apl_queries, events, flat, messages
+from stage.waits import streamed as stream
 
 from penstock import (
     ActionCtx,

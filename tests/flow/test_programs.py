@@ -13,8 +13,8 @@ from types import FunctionType
 from typing import Any, Literal
 
 import pytest
-from stage.logs import events
 from stage.needs import examples
+from stage.waits import events
 
 from penstock import ActionCtx, App, JobId, MutationCtx, Retry, TokenBucket, WorkResult
 from penstock.clock import SystemClock

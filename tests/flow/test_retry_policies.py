@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from stage.logs import events
-from stage.outboxes import run_sql
+from stage.databases import run_sql
 from stage.stories import tell_in
+from stage.waits import events
 
 from penstock import (
     ActionCtx,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage.outboxes import run_sql, sql
+from stage.databases import run_sql, sql
 from stage.waits import SOON
 
 from penstock import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from stage.outboxes import run_sql
+from stage.databases import run_sql
 from stage.waits import SOON
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table, TaskCtx, TokenBucket

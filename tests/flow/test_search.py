@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flow.livetables import other_program
 from pydantic_core import from_json, to_json
-from stage.livetables import other_program
-from stage.logs import events
-from stage.outboxes import run_sql, sql
+from stage.databases import run_sql, sql
 from stage.stories import tell_in
+from stage.waits import events
 
 from penstock import (
     App,

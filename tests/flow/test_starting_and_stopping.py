@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from flow import process_actions
-from stage import stubborn
+from programs import stubborn
 from stage.databases import connected
 from stage.waits import SOON, until
 

@@ -11,9 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 from stage.databases import Databases, as_user, name_of
-from stage.logs import events
-from stage.reactive import Stage, known_record, record_of, settle, task_row
-from stage.waits import until
+from stage.stories import Stage, known_record, record_of, settle, task_row
+from stage.waits import events, until
 
 from penstock import DeclarationError, JobState, MutationCtx, MutationTaskCtx, Retry, Table, TaskCtx
 from penstock.jobs.job import JobStatus

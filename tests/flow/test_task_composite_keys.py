@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 import pytest
-from stage.composite import (
+from stage.databases import (
     EMPTY,
     HOSTILE,
     MOMENTS,
@@ -25,8 +25,8 @@ from stage.composite import (
     Side,
     Tenant,
     prepare,
+    sql,
 )
-from stage.stories import run_sql
 
 from penstock import (
     App,
@@ -129,11 +129,11 @@ async def test_rows_run_in_all_kinds_of_handlers_whoever_writes_them(database_ur
             f"({tenant}, '{number.replace(chr(39), chr(39) * 2)}', {amount}, null)"
             for (tenant, number), amount in rows.items()
         )
-        await run_sql(test, f"insert into orders values {values}", "insert into tenants values (7, 'seven')")
+        await sql(test, f"insert into orders values {values}", "insert into tenants values (7, 'seven')")
         await test.run_until_idle()
         expected = [(name, key, "enter", amount) for name in NAMES for key, amount in rows.items()]
         assert taken() == sorted([*expected, ("of_tenant", 7, "enter", "seven")], key=repr)
-        notes = await run_sql(test, "select tenant, number, note from orders")
+        notes = await sql(test, "select tenant, number, note from orders")
         assert all(note == f"{tenant} {number}" for tenant, number, note in notes)
         test.assert_task_ran(act, (7, "a"), times=1, change="enter")
         test.assert_task_ran(act, [8, "a"], times=1)
@@ -165,10 +165,10 @@ async def test_each_change_of_a_row_is_told_with_the_row_before(database_url: st
             ),
             ("delete from orders", [((8, "d"), "delete", 2)]),
         ]
-        for sql, expected in story:
-            await run_sql(test, sql)
+        for statement, expected in story:
+            await sql(test, statement)
             await test.run_until_idle()
-            assert taken("act") == [("act", *one) for one in expected], sql
+            assert taken("act") == [("act", *one) for one in expected], statement
 
 
 async def test_keys_of_other_columns_make_other_rows(database_url: str) -> None:
@@ -191,7 +191,7 @@ async def test_keys_of_other_columns_make_other_rows(database_url: str) -> None:
 
     new = App()
     async with _opened(EMPTY, database_url) as test:
-        await run_sql(test, "insert into orders values (7, 'a', 1, null)")
+        await sql(test, "insert into orders values (7, 'a', 1, null)")
     for table, handler, key in ((ByTenant, by_tenant, 7), (ByNumber, by_number, "a")):
         old, name = App(), f"a task {handler.__name__}"
         old.reactive_task(table, watch=("amount",), retry=ONCE, name=name)(cast("Any", handler))
@@ -324,11 +324,11 @@ async def test_a_renamed_key_column_stops_no_writer_and_is_made_good_with_the_ne
 ) -> None:
     await prepare(database_url, ORDERS)
     async with _opened(sums, database_url) as test:
-        await run_sql(test, "insert into orders values (7, 'a', 1, null)")
+        await sql(test, "insert into orders values (7, 'a', 1, null)")
         await test.run_until_idle()
-        await run_sql(test, "alter table orders rename column tenant to client")
+        await sql(test, "alter table orders rename column tenant to client")
         if not database_url.startswith("sqlite"):  # where triggers are renamed with the column
-            await run_sql(test, "insert into orders values (8, 'a', 1, null)")
+            await sql(test, "insert into orders values (8, 'a', 1, null)")
     handled.clear()
 
     class Renamed(Table, source="orders", key=("client", "number"), managed=False):
@@ -341,7 +341,7 @@ async def test_a_renamed_key_column_stops_no_writer_and_is_made_good_with_the_ne
         Renamed, watch=("amount",), retry=ONCE, on=("enter", "change", "delete"), name=f"{__name__}:seen"
     )(cast("Any", seen))
     async with _opened(new, database_url) as test:
-        await run_sql(test, "insert into orders values (9, 'a', 1, null)")
+        await sql(test, "insert into orders values (9, 'a', 1, null)")
         await test.run_until_idle()
         keys = {(9, "a")} if database_url.startswith("sqlite") else {(8, "a"), (9, "a")}
         assert {one[1] for one in handled} == keys, "those that were handled are known by their keys"
@@ -362,7 +362,7 @@ async def test_rows_are_found_explained_and_retried_by_their_tuples(database_url
     async with _opened(care, database_url) as test:
         rows = [(tenant, number) for tenant in (7, 8) for number in "abcd"]
         values = ", ".join(f"({tenant}, '{number}', 1, null)" for tenant, number in rows)
-        await run_sql(test, f"insert into orders values {values}")
+        await sql(test, f"insert into orders values {values}")
         await test.run_until_idle(raise_errors=False)
         handled.clear()
         record = await care.tasks.find(test, "fails", (7, "b"))
@@ -398,7 +398,7 @@ async def test_rows_are_found_explained_and_retried_by_their_tuples(database_url
 async def test_who_does_not_declare_the_table_finds_its_rows_too(database_url: str) -> None:
     await prepare(database_url, ORDERS)
     async with _opened(care, database_url) as test:
-        await run_sql(test, "insert into orders values (7, 'ä \"''', 1, null)")
+        await sql(test, "insert into orders values (7, 'ä \"''', 1, null)")
         await test.run_until_idle(raise_errors=False)
     async with EMPTY.open(database_url) as backend:
         for key in ((7, "ä \"'"), [7, "ä \"'"], json.dumps([7, "ä \"'"])):

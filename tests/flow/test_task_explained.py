@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from stage.reactive import Stage, settle
+from stage.stories import Stage, settle
 
 from penstock import ActionCtx, Retry, Table, TaskFilter
 from penstock.testing import TestApp, gate

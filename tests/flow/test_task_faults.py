@@ -10,8 +10,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage import outboxes
-from stage.stories import Crew, crew, run_sql
+from stage.databases import run_sql, sql
+from stage.stories import Crew, crew
 from stage.waits import until
 
 from penstock import App, Retry, Table, TaskCtx
@@ -73,12 +73,12 @@ LOOSE_ROWS = "create table loose (name text primary key, weight integer)"
 
 
 async def test_rows_of_a_table_without_a_primary_key_are_told_apart_by_the_declared_column(database_url: str) -> None:
-    await outboxes.run_sql(database_url, "create table loose (name text, weight integer)")
+    await run_sql(database_url, "create table loose (name text, weight integer)")
     async with crew(LOOSE, database_url) as one:
-        await run_sql(one.backend, "insert into loose values ('a', 1), ('ä \"''{}', 2)")
+        await sql(one.backend, "insert into loose values ('a', 1), ('ä \"''{}', 2)")
         await one.settle_down()
         assert sorted(handled) == [("a", 1), ("ä \"'{}", 2)]
-        await run_sql(one.backend, "insert into loose values (null, 3)", "update loose set weight = 4 where name = 'a'")
+        await sql(one.backend, "insert into loose values (null, 3)", "update loose set weight = 4 where name = 'a'")
         await one.settle_down()
         assert ("a", 4) in handled, "a row without a key holds up nobody"
 
@@ -100,11 +100,11 @@ async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_writer_and_no_o
     both = App()
     both.reactive_task(Wide, filter=lambda part: part.colour == "red", retry=ONCE, name="a wide one")(wide)
     both.reactive_task(Loose, watch=("weight",), retry=ONCE, name="other")(loose)
-    await outboxes.run_sql(database_url, WIDE_PARTS, LOOSE_ROWS)
+    await run_sql(database_url, WIDE_PARTS, LOOSE_ROWS)
     async with crew(both, database_url) as one:
         await one.settle_down()
-        await run_sql(one.backend, "alter table part rename column colour to hue")
-        await run_sql(one.backend, "insert into part (nr, name) values (2, 'b')", "insert into loose values ('x', 1)")
+        await sql(one.backend, "alter table part rename column colour to hue")
+        await sql(one.backend, "insert into part (nr, name) values (2, 'b')", "insert into loose values ('x', 1)")
         for _ in range(8):
             await audited(one, timedelta(minutes=20))
             await one.work()
@@ -116,7 +116,7 @@ async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_writer_and_no_o
         assert "a wide one" in told[0]
         assert "colour" in told[0]
         assert handled == [("x", 1)]
-        await run_sql(one.backend, "alter table part rename column hue to colour")
+        await sql(one.backend, "alter table part rename column hue to colour")
         await audited(one, timedelta(minutes=61))
         (again, _) = await one.backend.engine.store.tasks.list()
         assert again.reconciled_at is not None
@@ -129,7 +129,7 @@ async def test_a_task_whose_rows_cannot_be_looked_at_holds_up_no_writer_and_no_o
 
 @pytest.mark.timeout(300)
 async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(database_url: str) -> None:
-    await outboxes.run_sql(database_url, PARTS)
+    await run_sql(database_url, PARTS)
     sizes: list[int] = []
 
     async def look(changes: list[Any]) -> None:
@@ -138,12 +138,12 @@ async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(data
     async with crew(BULK, database_url) as one:
         await one.plan()
         series = f"with recursive series(n) as (select 1 union all select n + 1 from series where n < {MANY})"
-        await run_sql(one.backend, f"insert into part select n, 'a', 1 from ({series} select n from series) numbers")
+        await sql(one.backend, f"insert into part select n, 'a', 1 from ({series} select n from series) numbers")
         points.arm("planner.read", look)
         try:
-            await run_sql(one.backend, "update part set name = 'x'")
+            await sql(one.backend, "update part set name = 'x'")
             await one.plan()
-            await run_sql(one.backend, f"update part set weight = 2 where nr <= {AGAIN}")
+            await sql(one.backend, f"update part set weight = 2 where nr <= {AGAIN}")
             await one.plan()
         finally:
             points.disarm("planner.read")
@@ -156,11 +156,11 @@ async def test_a_bulk_update_is_read_in_pieces_and_each_row_is_planned_once(data
 
 
 async def test_of_a_truncated_table_nothing_is_run_any_more(postgres_url: str) -> None:
-    await outboxes.run_sql(postgres_url, LOOSE_ROWS)
+    await run_sql(postgres_url, LOOSE_ROWS)
     async with crew(LOOSE, postgres_url) as one:
-        await run_sql(one.backend, "insert into loose values ('a', 1), ('b', 1)")
+        await sql(one.backend, "insert into loose values ('a', 1), ('b', 1)")
         await one.plan()
-        await run_sql(one.backend, "truncate loose", "insert into loose values ('b', 2)")
+        await sql(one.backend, "truncate loose", "insert into loose values ('b', 2)")
         await one.settle_down()
         assert handled == [("b", 2)]
         assert Counter(job.state.value for job in await one.backend.jobs()) == {"success": 1, "skipped": 1}
@@ -173,10 +173,10 @@ async def test_a_row_that_cannot_be_kept_keeps_none_of_the_others(
     letters = random_of(1)
     longer, long = ("".join(chr(letters.randrange(48, 122)) for _ in range(length)) for length in (2680, 2500))
     short = [f"label {number}" for number in range(20)]
-    await outboxes.run_sql(database_url, LOOSE_ROWS)
+    await run_sql(database_url, LOOSE_ROWS)
     async with crew(LOOSE, database_url) as one:
         names = (*short[:10], longer, long, *short[10:])
-        await run_sql(one.backend, *(f"insert into loose values ('{name}', 1)" for name in names))
+        await sql(one.backend, *(f"insert into loose values ('{name}', 1)" for name in names))
         await one.settle_down()
         assert {key for key, _ in handled} - {longer} == {*short, long}
         refused = [record for record in caplog.records if getattr(record, "event", "") == "planner.row_refused"]
@@ -192,13 +192,13 @@ _HELD = "select from penstock.task_record where key = $1 for update"
 
 async def test_writers_go_on_while_a_planner_holds_the_records_of_their_rows(postgres_url: str) -> None:
     """PostgreSQL only: on SQLite nobody writes meanwhile, and a planner writes a piece at a time."""
-    await outboxes.run_sql(postgres_url, PARTS)
+    await run_sql(postgres_url, PARTS)
     async with crew(BULK, postgres_url) as one:
-        await run_sql(one.backend, "insert into part select n, 'x', 1 from generate_series(1, 100) n")
+        await sql(one.backend, "insert into part select n, 'x', 1 from generate_series(1, 100) n")
         await one.plan()
         connection, writer = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
         try:
-            await run_sql(one.backend, "update part set weight = 2")
+            await sql(one.backend, "update part set weight = 2")
             transaction = connection.transaction()
             await transaction.start()
             await connection.execute(_HELD, "[99]")  # the last key, so that the planner has all others by then
@@ -214,7 +214,7 @@ async def test_writers_go_on_while_a_planner_holds_the_records_of_their_rows(pos
             await connection.close()
             await writer.close()
         generations = "select distinct generation from penstock.task_record where gone is null"
-        assert [tuple(row) for row in await run_sql(one.backend, generations)] == [(3,)]
+        assert [tuple(row) for row in await sql(one.backend, generations)] == [(3,)]
 
 
 async def _is_one(connection: asyncpg.Connection) -> bool:

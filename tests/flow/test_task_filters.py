@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.reactive import Stage, settle
+from stage.stories import Stage, settle
 
 from penstock import DeclarationError, Table, TaskCtx
 from penstock.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from stage.feed import write
-from stage.reactive import Stage, known_record, record_of, settle, silence, task_row
+from stage.stories import Stage, known_record, record_of, settle, silence, task_row
 
 from penstock import Retry, Table
 from penstock.testing import TestApp

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from stage.feed import write
-from stage.reactive import Stage, settle, silence
+from stage.stories import Stage, settle, silence
 
 from penstock import ActionCtx, Id, Retry, Table, TaskBatchCtx, TaskCtx, TaskFilter
 from penstock.testing import TestApp, TestClock, gate

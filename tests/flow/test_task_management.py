@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.outboxes import run_sql, sql
+from stage.databases import run_sql, sql
 
 from penstock import (
     App,

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from stage import outboxes
-from stage.stories import Crew, crew, run_sql
+from stage.databases import run_sql, sql
+from stage.stories import Crew, crew
 
 from penstock import App, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx
 
@@ -69,14 +69,14 @@ async def test_a_decimal_is_the_same_however_it_is_read(database_url: str) -> No
         seen.append(("some", (await ctx.get_document()).id))
 
     table = "create table price (id integer primary key, price decimal(10,2), rate {})"
-    await outboxes.run_sql(database_url, table.format("real" if database_url.startswith("sqlite") else "numeric"))
+    await run_sql(database_url, table.format("real" if database_url.startswith("sqlite") else "numeric"))
     async with crew(app, database_url) as one:
         values = ", ".join(f"({number}, {price}, 0.1)" for number, price in enumerate(PRICES, 1))
-        await run_sql(one.backend, f"insert into price values {values}")
+        await sql(one.backend, f"insert into price values {values}")
         await one.settle_down()
         assert sorted(seen) == sorted([*(("all", price) for price in PRICES), ("some", 1)])
         await app.tasks.reconcile(one.backend, "all")
-        await run_sql(one.backend, "update price set price = 0.3 where id = 2")
+        await sql(one.backend, "update price set price = 0.3 where id = 2")
         await one.settle_down()
         assert seen[len(PRICES) + 1 :] == [("all", Decimal("0.3"))], "the others have not changed"
 
@@ -93,14 +93,12 @@ async def test_what_python_reads_otherwise_than_it_is_captured_has_not_changed(d
     if database_url.startswith("sqlite"):
         wanted += [(3, "a", None), (4, "", float("inf"))]
         rows = r"""(1, '\x61', '1e-400'), (2, '', '0.1234567890123456789'), (3, x'61', null), (4, '', '1e400')"""
-        await outboxes.run_sql(database_url, "create table note (nr integer primary key, body text, data, day)")
+        await run_sql(database_url, "create table note (nr integer primary key, body text, data, day)")
     else:
         rows = r"""(1, '\x61', '1e-400'), (2, '', '0.1234567890123456789')"""
-        await outboxes.run_sql(
-            database_url, "create table note (nr integer primary key, body text, data jsonb, day date)"
-        )
+        await run_sql(database_url, "create table note (nr integer primary key, body text, data jsonb, day date)")
     async with crew(app, database_url) as one:
-        await run_sql(one.backend, f"insert into note (nr, body, data) values {rows}")
+        await sql(one.backend, f"insert into note (nr, body, data) values {rows}")
         await one.settle_down()
         assert sorted(seen, key=str) == wanted
         assert set((await outcomes(one, app)).values()) == {"success"}
@@ -118,11 +116,11 @@ async def test_a_row_that_does_not_fit_its_declaration_is_explained_and_keeps_no
     async def together(ctx: TaskBatchCtx[Price]) -> None:
         seen.extend(row.id for row in (await ctx.get_documents()).values())
 
-    await outboxes.run_sql(database_url, "create table price (id integer primary key, price numeric, rate numeric)")
+    await run_sql(database_url, "create table price (id integer primary key, price numeric, rate numeric)")
     async with crew(app, database_url) as one:
         told = await app.tasks.explain(one.backend, "together", 1)
         assert "There is no such row" in told.reasons[0]
-        await run_sql(one.backend, "insert into price values (1, 1, 1), (2, null, 1), (3, 3, 1)")
+        await sql(one.backend, "insert into price values (1, 1, 1), (2, null, 1), (3, 3, 1)")
         told = await app.tasks.explain(one.backend, "together", 2)
         assert "It was not run: no change of the row has been planned for." in told.reasons
         await one.settle_down()
@@ -153,12 +151,12 @@ async def test_previous_is_a_whole_row_or_none(database_url: str) -> None:
         assert ctx.previous is None
 
     async with crew(app, database_url) as one:
-        await run_sql(one.backend, f"{INSERT} {', '.join(_parcel(number, f't{number}') for number in range(4))}")
+        await sql(one.backend, f"{INSERT} {', '.join(_parcel(number, f't{number}') for number in range(4))}")
         await one.settle_down()
         seen.clear()
-        await run_sql(one.backend, "update odd_parcel set v = 2 where tenant = 't0'")
-        await run_sql(one.backend, "update odd_parcel set v = 0 where tenant = 't1'")
-        await run_sql(one.backend, "delete from odd_parcel where tenant = 't2'")
+        await sql(one.backend, "update odd_parcel set v = 2 where tenant = 't0'")
+        await sql(one.backend, "update odd_parcel set v = 0 where tenant = 't1'")
+        await sql(one.backend, "delete from odd_parcel where tenant = 't2'")
         await one.settle_down()
         told_of = [("change", ("t0", 1)), ("delete", ("t2", 1)), ("inexact", "t2"), ("leave", ("t1", 1))]
         assert sorted(seen) == told_of
@@ -168,7 +166,7 @@ async def test_previous_is_a_whole_row_or_none(database_url: str) -> None:
             for task in ("told", "inexact", "not_told"):
                 await app.tasks.reconcile(one.backend, task)
         else:
-            await run_sql(one.backend, "truncate odd_parcel")
+            await sql(one.backend, "truncate odd_parcel")
         await one.settle_down()
         assert sorted(seen) == [
             ("delete", ("t0", 2)), ("delete", ("t3", 1)), ("inexact", "t0"), ("inexact", "t1"), ("inexact", "t3"),
@@ -188,16 +186,16 @@ async def test_a_column_more_is_no_change_for_who_captures_whole_rows(database_u
             seen.append((ctx.change, ctx.doc_id, None if ctx.previous is None else ctx.previous.body))
 
         app.reactive_task(table, watch=("body",), on=("enter", "change", "delete"), name="hears")(hear)
-    await outboxes.run_sql(database_url, "create table note (nr integer primary key, body text, data text, day date)")
+    await run_sql(database_url, "create table note (nr integer primary key, body text, data text, day date)")
     async with crew(thin, database_url) as one:
-        await run_sql(one.backend, "insert into note (nr, body) values (1, 'a'), (2, 'b')")
+        await sql(one.backend, "insert into note (nr, body) values (1, 'a'), (2, 'b')")
         await one.settle_down()
     seen.clear()
     async with crew(wide, database_url) as two:
         await wide.tasks.reconcile(two.backend, "hears")
         await two.settle_down()
         assert seen == []
-        await run_sql(two.backend, "delete from note where nr = 1")
+        await sql(two.backend, "delete from note where nr = 1")
         await two.settle_down()
         assert seen == [("delete", 1, "a")]
 
@@ -208,11 +206,11 @@ def _parcel(number: int, tenant: str) -> str:
 
 async def _without_triggers(one: Crew, *statements: str) -> None:
     """Write a row so that nothing of it is captured."""
-    made = await run_sql(
+    made = await sql(
         one.backend, "select name, sql from sqlite_master where type = 'trigger' and name like '_penstock_change%'"
     )
     drops = [f"drop trigger {name}" for name, _ in made]
-    await run_sql(one.backend, *drops, *statements, *(sql for _, sql in made))
+    await sql(one.backend, *drops, *statements, *(statement for _, statement in made))
 
 
 # ----- explain
@@ -227,7 +225,7 @@ async def test_explain_does_not_take_an_audit_for_a_reason(database_url: str) ->
 
     async with crew(app, database_url) as one:
         row = _parcel(1, "a")
-        await run_sql(one.backend, f"{INSERT} {row}")
+        await sql(one.backend, f"{INSERT} {row}")
         key = row[2:].partition("'")[0]
         told = await app.tasks.explain(one.backend, "audited", key)
         assert "All rows of the task are being looked at: 0 so far." in told.reasons

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.stories import crew, run_sql
+from stage.databases import sql
+from stage.stories import crew
 
 from penstock import (
     ActionCtx,
@@ -156,7 +157,7 @@ async def test_what_is_taken_runs(database_url: str) -> None:
     assert len(names) > 25
     async with crew(app, database_url) as one:
         row = "('crate_of_options_00000000000000000000000001', '2026-01-01T00:00:00.000000Z', 'new')"
-        await run_sql(one.backend, f"insert into crate_of_options (id, creation_time, state) values {row}")
+        await sql(one.backend, f"insert into crate_of_options (id, creation_time, state) values {row}")
         await one.settle_down()
         assert set(ran) == names
         assert await app.tasks.count(one.backend) == {"success": len(names)}

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.logs import events
-from stage.reactive import Stage, known_record, lose, record_of, settle, silence, task_row
+from stage.stories import Stage, known_record, lose, record_of, settle, silence, task_row
+from stage.waits import events
 
 from penstock import DatabaseUnavailable, Table, TaskCtx
 from penstock.api.tasks.tasks import READER

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.reactive import Stage, known_record, record_of, settle, silence
+from stage.stories import Stage, known_record, record_of, settle, silence
 
 from penstock import App, JobState, MutationTaskCtx, Retry, Table, TaskBatchCtx, TaskCtx, TokenBucket
 from penstock.testing import TestApp, gate

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.reactive import Ran, Stage, known_record, lose, settle, silence
+from stage.stories import Ran, Stage, known_record, lose, settle, silence
 
 from penstock import Table
 from penstock.testing import TestApp, gate

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from stage.identities import Provider, private_key, provider, public_jwk
+from programs.identities import Provider, private_key, provider, public_jwk
 
 from penstock import OIDC, App, CustomJWT, DeclarationError, ProviderUnavailable, Unauthenticated
 from penstock.api.identity import keys as keys_module

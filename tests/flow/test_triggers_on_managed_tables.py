@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from stage.databases import run_sql
 from stage.needs import examples
-from stage.outboxes import run_sql
 
 from penstock import App, Index, MutationCtx, Table
 from penstock.clock import random_of

@@ -15,8 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from stage import outboxes
-from stage.stories import run_sql
+from stage.databases import run_sql, sql
 
 from penstock import (
     ActionCtx,
@@ -157,10 +156,10 @@ async def test_each_road_names_the_row_and_the_column(database_url: str) -> None
     async def plain(ctx: QueryCtx, column: str) -> Any:
         return await ctx.sql(f"select id, {column} from odd order by id")
 
-    await outboxes.run_sql(database_url, create(database_url), "insert into odd (id) values (1), (2)")
+    await run_sql(database_url, create(database_url), "insert into odd (id) values (1), (2)")
     async with TestApp(app, database_url) as test:
         for column, literal in database(database_url):
-            await run_sql(test, "delete from odd where id = 2", f"insert into odd (id, {column}) values (2, {literal})")
+            await sql(test, "delete from odd where id = 2", f"insert into odd (id, {column}) values (2, {literal})")
             for road in range(len(roads)):
                 call = test.run_query(read, road=road) if road < len(READS) else test.run_mutation(write, road=road)
                 error: object = (await asyncio.gather(call, return_exceptions=True))[0]
@@ -193,10 +192,10 @@ async def test_tasks_and_outboxes_go_on_and_name_the_row(database_url: str) -> N
     good = {*range(1, 101, 9)}
     rows = [f"insert into odd (id) values ({number})" for number in good]
     rows += [f"insert into odd (id, {column}) values ({number}, {value})" for number, (column, value) in odd.items()]
-    await outboxes.run_sql(database_url, create(database_url), *rows[::2])
+    await run_sql(database_url, create(database_url), *rows[::2])
     async with TestApp(app, database_url) as test:
         await test.run_until_idle(raise_errors=False)
-        await run_sql(test, *rows[1::2])
+        await sql(test, *rows[1::2])
         await test.run_until_idle(raise_errors=False)
         assert done >= {(name, number) for name in ("task", "batch", "out") for number in good}
         records = (await app.tasks.records(test, TaskFilter(state="failed"), limit=200)).records

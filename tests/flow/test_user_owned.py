@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import Field
-from stage.outboxes import run_sql, sql
+from stage.databases import run_sql, sql
 from stage.stories import tell_in
 
 from penstock import (

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage.databases import connected, name_of
-from stage.outboxes import run_sql, sql
+from stage.databases import connected, name_of, run_sql, sql
 from stage.stories import tell_in
 
 from penstock import (

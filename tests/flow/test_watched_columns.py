@@ -15,7 +15,8 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
-from stage.outboxes import OutboxStage, drain, outbox_row, run_sql, sql
+from stage.databases import run_sql, sql
+from stage.outboxes import OutboxStage, drain, outbox_row
 
 from penstock import DeclarationError, Table
 from penstock.api.holding import hold, release

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flow import process_actions as processes
-from stage.outboxes import sql
+from stage.databases import sql
 
 from penstock import (
     ActionCtx,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.effects import effects_in
+from stage.faults import effects_in
 
 from penstock import ActionCtx, App, DataError, JobId, JobStatus, ValueInvalid
 from penstock.calls.workflows.context import WorkflowCtx

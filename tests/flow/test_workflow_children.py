@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from stage.effects import effects_in
-from stage.flows import run_with_crashes
+from stage.faults import effects_in, run_with_crashes
 
 from penstock import App, JobId, JobStatus
 from penstock.calls.workflows.context import WorkflowCtx

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.flows import run_with_crashes
+from stage.faults import run_with_crashes
 
 from penstock import ActionCtx, App, JobId, JobStatus
 from penstock.calls.workflows.context import WorkflowCtx

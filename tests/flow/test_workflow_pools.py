@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from stage.effects import effects_in
+from stage.faults import effects_in
 from stage.guests import sqlite_file
 
 from penstock import App, JobId, JobStatus, MutationCtx

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage.flows import EXPIRED, run_with_crashes, run_with_thaw
+from stage.faults import EXPIRED, run_with_crashes, run_with_thaw
 from stage.needs import examples
 from stage.stories import one_backend
 

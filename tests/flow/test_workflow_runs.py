@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.effects import effects_in
-from stage.flows import run_with_crashes
+from stage.faults import effects_in, run_with_crashes
 from stage.waits import until
 
 from penstock import (

@@ -6,8 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.effects import effects_in
-from stage.flows import run_with_crashes
+from stage.faults import effects_in, run_with_crashes
 
 from penstock import ActionCtx, App, EventTimeout, JobId, MutationCtx, QueryCtx, Retry, UsageError, WorkflowCtx
 from penstock.jobs.job import job_uuid

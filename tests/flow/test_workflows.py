@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from pydantic import BaseModel
-from stage.flows import run_with_crashes
+from stage.faults import run_with_crashes
 from stage.waits import until
 
 from penstock import (

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from packaging.requirements import Requirement
-from stage.releases import required
+from stage.repository import required
 
 from penstock.distribution import NAME, __version__
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 from house import packages
-from stage.brokers import free_port
 from stage.needs import LONG
-from stage.releases import ROOT, alone, build, install, run
+from stage.repository import ROOT, alone, build, install, run
+from stage.servers import free_port
 from stage.waits import until
 
 from penstock.config import Config

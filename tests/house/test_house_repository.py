@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from stage.needs import program
-from stage.releases import last_release
+from stage.repository import last_release
 
 # Written in pieces, so that this file holds none of them itself.
 _MACHINE = re.compile(

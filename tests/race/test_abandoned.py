@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from stage import ledger
+from programs import ledger
 from stage.databases import administrator, connected
 from stage.waits import until
 

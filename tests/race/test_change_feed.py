@@ -11,10 +11,11 @@ from typing import Any
 
 import asyncpg
 import pytest
+from stage.databases import run_sql
 from stage.feed import NOW, READER, Reader, Writer, Written, check, entry, feed, move, told, write
 from stage.needs import examples
-from stage.outboxes import OutboxStage, drain, run_sql
-from stage.server import server
+from stage.outboxes import OutboxStage, drain
+from stage.postgres import server
 from stage.waits import until
 
 from penstock import Table

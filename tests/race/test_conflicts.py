@@ -9,12 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage import ledger
+from programs import ledger
 from stage.databases import connected
-from stage.logs import events
+from stage.postgres import Moment, Proxy
 from stage.processes import processes
-from stage.server import Moment, Proxy
-from stage.waits import SOON, until
+from stage.waits import SOON, events, until
 
 from penstock.app import Backend
 from penstock.errors import LockLost, UniqueViolation

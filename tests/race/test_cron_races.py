@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from stage.databases import connected
-from stage.storms import held
+from stage.faults import held
 from stage.waits import SOON
 
 from penstock import ActionCtx, App, MutationCtx

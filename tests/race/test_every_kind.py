@@ -16,9 +16,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.logs import events
-from stage.storms import held
-from stage.waits import SOON, until
+from stage.faults import held
+from stage.waits import SOON, events, until
 
 from penstock import (
     ActionCtx,

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from stage.files import bytes_in, keys_of, make_old, sweep
+from programs.uploading import STEPS, app
 from stage.needs import examples
 from stage.processes import Process
-from stage.uploading import STEPS, app
+from stage.servers import bytes_in, keys_of, make_old, sweep
 
 from penstock import App
 from penstock.testing import TestApp
@@ -28,7 +28,7 @@ def run_all(database: str, folder: Path) -> None:
         with ExitStack() as stack:
             for number in range(first, min(first + AT_ONCE, ROUNDS)):
                 given = (str(folder / "files"), str(folder / "ledger"), STEPS[number % len(STEPS)], str(number))
-                process = Process(database, *given, str(UPLOADS), program="stage.uploading")
+                process = Process(database, *given, str(UPLOADS), program="programs.uploading")
                 stack.callback(process.close)
                 stack.callback(process.wait)
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from stage import ledger
+from programs import ledger
 from stage.databases import administrator
-from stage.server import Proxy
+from stage.postgres import Proxy
 from stage.waits import SOON
 
 from penstock import asgi_app

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import ledger
 from race.test_workers import stalled_and_rescuer, start_action, state
-from stage import ledger
 from stage.waits import until
 
 from penstock.app import Backend

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from race.test_workers import make_worker
 from stage.databases import connected
-from stage.storms import held
+from stage.faults import held
 from stage.waits import until
 
 from penstock import ActionCtx, App, Backend, Finished

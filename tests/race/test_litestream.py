@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 from chaos.program import SERVICES, app, job_numbers, put
-from stage.stories import run_sql
+from stage.databases import sql
 from stage.waits import until
 
 from penstock import Backend
@@ -75,16 +75,16 @@ async def test_a_running_program_is_restored_to_a_second(
     sure = sum(moment < asked - 3 * SECOND for moment in acknowledged)
     possible = sum(moment < asked + SECOND for moment in acknowledged)
     async with app.open(f"sqlite:///{restored}", services=SERVICES) as backend:
-        (count,), *_ = await run_sql(backend, "select count(*) from parcel")
+        (count,), *_ = await sql(backend, "select count(*) from parcel")
         assert 0 < sure <= count <= possible < len(acknowledged)
 
         async def is_done() -> bool:
             counts = await backend.job_counts()
-            (handled,), *_ = await run_sql(backend, "select count(*) from sorted")
+            (handled,), *_ = await sql(backend, "select count(*) from sorted")
             return handled == count and not any(counts.get(state, 0) for state in ("ready", "scheduled", "running"))
 
         await until(is_done)
-        entered = await run_sql(backend, "select number from ran where what in ('pooled', 'chained') order by number")
+        entered = await sql(backend, "select number from ran where what in ('pooled', 'chained') order by number")
         wanted_numbers = sorted(
             one for row in range(count) for one in job_numbers(0, row, JOBS) if one % JOBS in {3, 15}
         )

@@ -6,8 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from stage.databases import connected
-from stage.outboxes import run_sql, sql
+from stage.databases import connected, run_sql, sql
 from stage.processes import Process
 from stage.watching import ROOM, Other, Seat, Theatre, insert, settle, watched
 

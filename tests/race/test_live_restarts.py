@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import asyncpg
-from stage.server import server
+from stage.postgres import server
 from stage.waits import SOON, until
 
 from penstock import App, Id, MutationCtx, QueryCtx, Table

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
-from stage import ledger
+from programs import ledger
+from programs.ledger import calls_are_kept, finished, hear_again
 from stage.databases import administrator, end_all_connections
-from stage.ledger import calls_are_kept, finished, hear_again
-from stage.server import Moment, Proxy, Server, server
+from stage.postgres import Moment, Proxy, Server, server
 from stage.waits import SOON, until
 
 from penstock import Backend

@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.logs import events
-from stage.waits import SOON, until
+from stage.waits import SOON, events, until
 
 from penstock import ActionCtx, App, Finished, MutationCtx, QueryCtx, Retry, Table, WorkId, WorkResult
 from penstock.app import Backend

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.storms import held
+from stage.faults import held
 
 from penstock import ActionCtx, App, Index, Message, MutationCtx, QueryCtx, Table
 from penstock.testing import TestApp

@@ -6,7 +6,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from stage.logs import events
+from stage.waits import events
 
 from penstock import ActionCtx, App, Message, MutationCtx, Table
 from penstock.testing import TestApp, TestClock

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import severed
+from programs import severed
+from programs.severed import HELD
+from stage.faults import serving
 from stage.needs import INSISTS, LONG
 from stage.outboxes import outbox_row
+from stage.postgres import Machine, machine, refusal, server
 from stage.processes import Process
-from stage.server import Machine, machine, refusal, server
-from stage.severed import HELD
-from stage.storms import serving
 from stage.waits import until
 
 LEASE = 3.0
@@ -47,7 +47,7 @@ async def test_a_relay_that_is_cut_off_in_the_middle_of_a_message_is_followed_an
         away = await own.listen(other.here, guests=other.there)
 
         def relay(url: str, **more: Any) -> Process:
-            return serving("stage.severed:app", "relay", url, stack, lease=LEASE, statement_timeout=2.0, **more)
+            return serving("programs.severed:app", "relay", url, stack, lease=LEASE, statement_timeout=2.0, **more)
 
         async with severed.app.open(own.url) as backend:
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.databases import connected
-from stage.outboxes import OutboxStage, Sent, aside, died, drain, failing, outbox_row, relaying, sql, text_of
-from stage.reactive import Stage
-from stage.storms import held
+from stage.databases import connected, sql
+from stage.faults import held
+from stage.outboxes import OutboxStage, Sent, aside, died, drain, failing, outbox_row, relaying, text_of
+from stage.stories import Stage
 from stage.waits import SOON, until
 
 from penstock import Index, MutationCtx, Retry, Table

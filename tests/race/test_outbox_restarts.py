@@ -10,10 +10,10 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.databases import connected
-from stage.outboxes import OutboxStage, aside, outbox_row, relaying, run_sql
-from stage.server import Server, copy_database, server
-from stage.storms import held
+from stage.databases import connected, run_sql
+from stage.faults import held
+from stage.outboxes import OutboxStage, aside, outbox_row, relaying
+from stage.postgres import Server, copy_database, server
 from stage.waits import SOON, until
 
 from penstock import Retry, Table

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from stage.outboxes import OutboxStage, drain, failing, outbox_row, relaying, states, text_of
-from stage.reactive import Stage
+from stage.stories import Stage
 from stage.waits import until
 
 from penstock import Retry, Table

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from stage import ledger
-from stage.brokers import PgBouncer, pgbouncer
-from stage.ledger import calls_are_kept, hear_again
-from stage.server import Server, server
+from programs import ledger
+from programs.ledger import calls_are_kept, hear_again
+from stage.postgres import Server, server
+from stage.servers import PgBouncer, pgbouncer
 
 
 def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:

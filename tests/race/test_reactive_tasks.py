@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage import reacting
-from stage.reacting import held_within, sent
+from programs import reacting
+from programs.reacting import held_within, sent
+from stage.faults import held
 from stage.stories import Crew, crew
-from stage.storms import held
 from stage.waits import until
 
 from penstock import Id

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from stage.databases import run_sql
 from stage.needs import LONG
-from stage.outboxes import OutboxStage, drain, outbox_row, run_sql
-from stage.reactive import Stage, settle, task_row
+from stage.outboxes import OutboxStage, drain, outbox_row
+from stage.stories import Stage, settle, task_row
 
 from penstock import Index, Table
 from penstock.api.outbox.declared import DeclaredOutbox

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from stage.databases import connected
-from stage.logs import events
-from stage.server import Replica, Server, replicated
-from stage.waits import SOON, until
+from stage.postgres import Replica, Server, replicated
+from stage.waits import SOON, events, until
 from stage.watching import settle
 
 from penstock import App, Index, MutationCtx, QueryCtx, Table

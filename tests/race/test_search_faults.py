@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage.databases import connected
+from stage.databases import connected, run_sql, sql
 from stage.needs import program
-from stage.outboxes import run_sql, sql
-from stage.server import Server, copy_database, replicated, server
+from stage.postgres import Server, copy_database, replicated, server
 from stage.waits import until
 from stage.watching import settle
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import ledger, sharing
 from race.test_workers import EXPIRED, NOW, SHORT_LEASE, answer, ended, make_worker, stalled_and_rescuer, state
-from stage import ledger, sharing
 from stage.outboxes import OutboxStage, drain
 from stage.processes import processes
 from stage.waits import until

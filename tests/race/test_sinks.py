@@ -24,10 +24,9 @@ from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
-from stage import brokers
-from stage.brokers import Broker, running
+from stage import servers as brokers
 from stage.processes import run_example
-from stage.sinks import ALL, SECRET, Event, Sink, check_each
+from stage.servers import ALL, SECRET, Broker, Event, Sink, check_each, running
 from stage.waits import until
 from starlette.applications import Starlette
 from starlette.routing import Route

@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+from programs.tally import WHOLE
 from stage.clients import Server, serving
 from stage.sockets import SocketClient, socket_client
-from stage.tally import WHOLE
 from stage.waits import SOON
 from websockets.exceptions import InvalidMessage, WebSocketException
 
@@ -47,7 +47,7 @@ class Player:
             server = self._chance.choice(self._servers)
             options = {} if self._lasting else {"client": "python-0.8.1", "path": "/api/sync"}
             try:
-                async with asyncio.timeout(SOON), socket_client(server.url, "stage.tally", **options) as client:
+                async with asyncio.timeout(SOON), socket_client(server.url, "programs.tally", **options) as client:
                     self.returns += 1
                     await self._play(client)
             except _LOST:
@@ -90,7 +90,7 @@ class Player:
 async def play(servers: list[Server], players: list[Player], storm: Callable[[], Awaitable[None]]) -> None:
     """Let players play during a storm; each write that they had a response for took effect once."""
     async with httpx.AsyncClient(base_url=servers[0].url, timeout=SOON) as http:
-        assert (await http.post("/api/mutation", json={"path": "stage.tally:fill"})).json()["status"] == "success"
+        assert (await http.post("/api/mutation", json={"path": "programs.tally:fill"})).json()["status"] == "success"
     async with asyncio.TaskGroup() as games:
         for player in players:
             games.create_task(player.play())
@@ -100,7 +100,7 @@ async def play(servers: list[Server], players: list[Player], storm: Callable[[],
     assert all(player.written for player in players)
     async with httpx.AsyncClient(base_url=servers[0].url, timeout=SOON) as http:
         for player in players:
-            body = {"path": "stage.tally:count", "args": {"text": player.name}}
+            body = {"path": "programs.tally:count", "args": {"text": player.name}}
             assert (await http.post("/api/query", json=body)).json()["value"] == player.written
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import families, ledger
-from stage.storms import held
+from programs import families, ledger
+from stage.faults import held
 from stage.waits import SOON, until
 
 from penstock.app import Backend

@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from programs import ledger
 from race.test_workers import make_worker
-from stage import ledger
 from stage.needs import examples
 from stage.waits import SOON
 

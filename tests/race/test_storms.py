@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from chaos import program as chaos
 from chaos.flows import begin_flow, faults_of
-from stage import crashing, ledger, outgoing, reacting
+from programs import crashing, ledger, outgoing, reacting
+from stage.faults import LEASE, MACHINE, History, Program, Storm, freeze, kill, serving, stop, storm
 from stage.outboxes import outbox_row
 from stage.processes import processes
-from stage.storms import LEASE, MACHINE, History, Program, Storm, freeze, kill, serving, stop, storm
 from stage.waits import until
 
 from penstock import Failed, Finished, Id, Running, Success, WorkId
@@ -193,20 +193,23 @@ PROGRAMS = {
         each_run_ended_once_and_did_all_of_it_once,
     ),
     "jobs": (
-        Program(ledger.app, "stage.ledger:app", "worker", schedule, succeeded, JOBS + JOBS // 8),
+        Program(ledger.app, "programs.ledger:app", "worker", schedule, succeeded, JOBS + JOBS // 8),
         each_took_effect_once,
     ),
-    "limits": (Program(ledger.app, "stage.ledger:app", "worker", occupy, succeeded, 4 * 36, count=3), each_limit_held),
+    "limits": (
+        Program(ledger.app, "programs.ledger:app", "worker", occupy, succeeded, 4 * 36, count=3),
+        each_limit_held,
+    ),
     "crons": (
-        Program(ledger.app, "stage.ledger:app", "worker,scheduler", plan_each_second, seconds_run, 6, count=3),
+        Program(ledger.app, "programs.ledger:app", "worker,scheduler", plan_each_second, seconds_run, 6, count=3),
         each_second_ran_once,
     ),
     "tasks": (
-        Program(reacting.booking, "stage.reacting:booking", "worker,planner", change_rows, last_handled, JOBS),
+        Program(reacting.booking, "programs.reacting:booking", "worker,planner", change_rows, last_handled, JOBS),
         each_last_state_was_handled_and_none_twice,
     ),
     "outboxes": (
-        Program(outgoing.app, "stage.outgoing:app", "relay", put_on_shelves, handed_over, 6 * PUT),
+        Program(outgoing.app, "programs.outgoing:app", "relay", put_on_shelves, handed_over, 6 * PUT),
         each_change_came_in_order,
     ),
 }
@@ -343,9 +346,9 @@ async def test_f14_what_kills_its_process_each_time_uses_up_its_attempts_and_end
             await backend.run_mutation(crashing.add, kind, str(tmp_path))
         with ExitStack() as stack:
             for _ in range(times):
-                process = serving("stage.crashing:app", "worker,planner", database_url, stack, lease=LEASE)
+                process = serving("programs.crashing:app", "worker,planner", database_url, stack, lease=LEASE)
                 assert await asyncio.to_thread(process.wait) == -9
-            process = serving("stage.crashing:app", "worker,planner", database_url, stack, lease=LEASE)
+            process = serving("programs.crashing:app", "worker,planner", database_url, stack, lease=LEASE)
             await until(lambda: are_all_ended(backend))
             assert process.exit_status is None
         assert (tmp_path / "deaths").read_text() == "x" * times

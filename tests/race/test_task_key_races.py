@@ -13,9 +13,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from stage.logs import events
-from stage.reactive import Stage
-from stage.waits import SOON, until
+from stage.stories import Stage
+from stage.waits import SOON, events, until
 
 from penstock import (
     App,

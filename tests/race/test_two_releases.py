@@ -18,7 +18,7 @@ import httpx
 import psycopg
 import pytest
 from stage.needs import LONG
-from stage.releases import ROOT, alone, build, install, last_release, run, wheel_of
+from stage.repository import ROOT, alone, build, install, last_release, run, wheel_of
 from stage.waits import until
 
 from penstock.clock import SystemClock
@@ -56,7 +56,7 @@ class Service:
 
     def start(self, programs: Path, program: str) -> None:
         options = ["--port", str(self.port)] if self.role == "serve" else []
-        command = [str(programs / "penstock"), "--app", "stage.rolling:app", self.role, *options]
+        command = [str(programs / "penstock"), "--app", "programs.rolling:app", self.role, *options]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(command, env=self.environment | {"PROGRAM": program}, stderr=log)
 
@@ -80,7 +80,7 @@ class Load:
                 name = f"{self.writer}.{self.number}"
                 args = {"writer": self.writer, "number": self.number}
                 try:
-                    answer = await client.post("/api/mutation", json={"path": "stage.rolling:place", "args": args})
+                    answer = await client.post("/api/mutation", json={"path": "programs.rolling:place", "args": args})
                 except httpx.HTTPError:
                     self.maybe.add(name)  # its server was killed, or has not started
                     await SystemClock().sleep(0.1)
@@ -128,7 +128,7 @@ async def test_nothing_is_lost_or_done_twice_while_one_release_takes_the_place_o
         }
     )
     old, new = releases
-    run(old / "penstock", "--app", "stage.rolling:app", "migrate", env=environment | {"PROGRAM": "1"})
+    run(old / "penstock", "--app", "programs.rolling:app", "migrate", env=environment | {"PROGRAM": "1"})
     services = [
         Service(role, environment, tmp_path / f"{number}.log")
         for number, role in enumerate(("serve", "worker", "serve", "worker"))
@@ -142,7 +142,7 @@ async def test_nothing_is_lost_or_done_twice_while_one_release_takes_the_place_o
         writing = [asyncio.ensure_future(load.go_on(over)) for load in loads]
         await clock.sleep(SECONDS / 6)
         await asyncio.to_thread(
-            run, new / "penstock", "--app", "stage.rolling:app", "migrate", env=environment | {"PROGRAM": "2"}
+            run, new / "penstock", "--app", "programs.rolling:app", "migrate", env=environment | {"PROGRAM": "2"}
         )
         for service in services[2:]:
             service.start(new, "2")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import ledger
+from programs import ledger
+from stage.faults import held
+from stage.postgres import Proxy
 from stage.processes import Command
-from stage.server import Proxy
-from stage.storms import held
 from stage.waits import until
 
 from penstock.app import Backend
@@ -274,7 +274,7 @@ async def worker(database: str, folder: Path) -> AsyncIterator[Command]:
     """A worker that runs a job and looks for others, for the time of a block."""
     async with ledger.app.open(database) as backend:
         await backend.scheduler.run_after(timedelta(0), ledger.act, folder=str(folder), number=1)
-    process = Command("stage.ledger:app", database, "worker", **PATIENT)
+    process = Command("programs.ledger:app", database, "worker", **PATIENT)
     try:
         await until((folder / "act-1").exists)
         yield process

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from stage.effects import effects_in
+from stage.faults import effects_in
 from stage.waits import until
 
 from penstock import App, Backend, Canceled, JobId, MutationCtx, Success

@@ -12,9 +12,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import pytest
-from stage.effects import Effect, effects_in
-from stage.flows import run_with_crashes
-from stage.storms import MACHINE
+from stage.faults import MACHINE, Effect, effects_in, run_with_crashes
 
 from penstock import ActionCtx, App, JobId, MutationCtx
 from penstock.calls.workflows.context import WorkflowCtx

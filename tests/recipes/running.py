@@ -14,9 +14,9 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
-from stage.brokers import free_port
 from stage.needs import program
 from stage.processes import EXAMPLES
+from stage.servers import free_port
 from stage.waits import SOON, until
 
 

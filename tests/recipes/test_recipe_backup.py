@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 from recipes.running import Program, Recipe
-from stage.server import client_program
+from stage.postgres import client_program
 
 RECIPE = "backup"
 SERVE = ("penstock", "serve", "--port", "{port}")

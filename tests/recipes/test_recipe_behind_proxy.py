@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from recipes.running import Program, Recipe
-from stage.brokers import free_port
 from stage.needs import program
+from stage.servers import free_port
 from stage.sockets import socket_client
 
 yaml = pytest.importorskip("yaml", reason="myst-parser brings it, with the extra `docs`")

@@ -8,7 +8,7 @@ import os
 import httpx
 import pytest
 from recipes.running import Recipe
-from stage.files import bucket
+from stage.servers import bucket
 
 pytest.importorskip("obstore", reason="it comes with the extra `files`")
 

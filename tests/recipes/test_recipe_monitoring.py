@@ -10,8 +10,8 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from recipes.running import Recipe
-from stage.brokers import free_port
 from stage.needs import program
+from stage.servers import free_port
 
 RECIPE = "monitoring"
 CALL = {"path": "parcels_sent:send", "args": {"address": "Main Street 1"}}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rules.relaymodel import RETRY, RelayModel
 from stage.needs import examples
-from stage.relaymodel import RETRY, RelayModel
 
 from penstock.outbox.outbox import Outbox
 from penstock.services.relay import state

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from stage.logs import events
-from stage.waits import SOON
+from stage.waits import SOON, events
 
 from penstock.services.service import Service
 from penstock.testing import TestClock

@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 import httpx
 from playwright.async_api import Browser, Page, async_playwright, expect
-from stage.brokers import free_port
+
 from stage.needs import THEN, lack, program
 from stage.processes import EXAMPLES, TESTS, Command, Process
+from stage.servers import free_port
 from stage.waits import SOON, until
 
 Kind = Literal["node", "react", "python", "http"]
@@ -178,7 +179,7 @@ async def client(kind: Kind, url: str) -> AsyncIterator[Client]:
 
 
 class Server:
-    """``penstock serve`` with `stage.tally`, which may be stopped, killed and started again on its port."""
+    """``penstock serve`` with `programs.tally`, which may be stopped, killed and started again on its port."""
 
     def __init__(self, database: str, **settings: str) -> None:
         self.settings = {f"PENSTOCK_{name.upper()}": value for name, value in settings.items()}
@@ -193,7 +194,7 @@ class Server:
             await until(lambda: self._answers(http))
 
     def spawn(self) -> Process:
-        return Command("stage.tally", self.database, "serve", "--port", str(self.port), **self.settings)
+        return Command("programs.tally", self.database, "serve", "--port", str(self.port), **self.settings)
 
     async def _answers(self, http: httpx.AsyncClient) -> bool:
         assert self.process is not None

@@ -1,29 +1,41 @@
-"""Databases of tests, made by the hundred: empty, or copies of one that has tables already; and their administrator."""
+"""Databases of tests, made by the hundred: empty, or copies of one with tables; their administrator; SQL in them.
+
+Also tables of another program whose keys have several columns, and how it makes them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
 
 import asyncpg
 import psycopg
 import pytest
-from stage.waits import until
 
-from penstock import App
+from penstock import App, Index, Table
+from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.config import Config
-from penstock.schema.table import Table, definition_of
+from penstock.schema.table import definition_of
 from penstock.store.open import make_store
 from penstock.store.push import migrate
+from penstock.store.session import Row, Session, Statement
 from penstock.store.sql.dialect import qualify
 from penstock.store.store import Store
 from penstock.testing import TestApp
+from stage.feed import in_transaction as run_in_transaction
+from stage.waits import until
 
 _HAS_STRATEGIES = 150000  # and lets an OID be chosen
 _FIRST_OID = 4_000_000_000
@@ -184,3 +196,122 @@ async def closing(*stores: Store) -> AsyncIterator[None]:
 
 async def push(store: Store, *tables: type[Table], apply: bool = True) -> migrate.Plan:
     return await migrate.push(store, [definition_of(table) for table in tables], apply=apply)
+
+
+ONE, TWO = UUID(int=1), UUID("ffffffff-0000-4000-8000-00000000000f")
+HOSTILE = ["", "a", "O'Brien", 'say "hi"', "$1", "$$", "{row}", "Ωmega ☃", "a,b", "[7, 1]", "\\x00", "%_", "a\tb", "?"]
+
+
+class Side(Enum):
+    BUY = "buy"
+    SELL = "sell"
+
+
+class Order(Table, source="orders", key=("tenant", "number"), managed=False):
+    tenant: int
+    number: str
+    amount: int = 0
+    note: str | None = None
+
+    by_amount = Index("amount")
+    by_number = Index("number")
+
+
+class Tenant(Table, source="tenants", key="tenant", managed=False):
+    tenant: int
+    name: str
+
+
+class Turned(Table, source="turned", key=["number", "tenant"], managed=False):
+    """Its key has another order than the primary key."""
+
+    number: str
+    tenant: int
+    amount: int = 0
+
+
+class Rate(Table, source="rates", key=("fund", "day", "side"), managed=False):
+    fund: UUID
+    day: date
+    side: Side
+    at: datetime | None = None
+    rate: Decimal | None = None
+
+
+class Moment(Table, source="moments", key=("at", "raw", "worth"), managed=False):
+    at: datetime
+    raw: bytes
+    worth: Decimal
+    id: int | None = None  # type: ignore[assignment]  # a column of its own, that is no key
+
+
+ORDERS = (
+    "create table orders (tenant integer not null, number {text} not null, amount integer not null default 0,"
+    " note text, primary key (tenant, number))"
+)
+TURNED = ORDERS.replace("orders", "turned")
+TENANTS = "create table tenants (tenant integer primary key, name text not null)"
+RATES = (
+    "create table rates (fund {uuid} not null, day {day} not null, side text not null, at {at}, rate numeric,"
+    " unique (side, day, fund))"
+)
+MOMENTS = (
+    "create table moments (at {at} not null, raw {bytes} not null, worth {money} not null, id integer,"
+    " primary key (at, raw, worth))"
+)
+SQLITE = {"text": "text", "uuid": "text", "day": "text", "at": "text", "bytes": "blob", "money": "text"}
+POSTGRES = {
+    "text": "varchar(40)",
+    "uuid": "uuid",
+    "day": "date",
+    "at": "timestamp",
+    "bytes": "bytea",
+    "money": "numeric(12, 2)",
+}
+EMPTY = App()
+
+
+def an_id(*values: Any) -> Any:
+    """An id; type checkers take those of all tables for texts."""
+    return values
+
+
+def spelled(url: str, *statements: str) -> list[str]:
+    types = SQLITE if url.startswith("sqlite") else POSTGRES
+    return [statement.format(**types) for statement in statements]
+
+
+async def prepare(url: str, *statements: str) -> None:
+    await run_sql(url, *spelled(url, *statements))
+
+
+async def sql(test: Backend, *statements: str) -> list[Row]:
+    async def work(session: Session) -> list[Row]:
+        rows = list[Row]()
+        for statement in statements:
+            rows = list(await session.fetch(Statement(statement), ()))
+        return rows
+
+    found: list[Row] = await in_transaction(test, work)
+    return found
+
+
+async def in_transaction(test: Backend, work: Callable[[Session], Awaitable[Any]]) -> Any:
+    return await run_in_transaction(test.engine.store, work)
+
+
+def _run_on_file(url: str, statements: Sequence[str]) -> None:
+    with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute("commit")
+
+
+async def run_sql(url: str, *statements: str) -> None:
+    if url.startswith("sqlite"):
+        await asyncio.to_thread(_run_on_file, url, statements)  # a writer on this event loop may have the lock
+        return
+    async with connected(url) as other, other.transaction():
+        for statement in statements:
+            await other.execute(statement)

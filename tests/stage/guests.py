@@ -25,7 +25,6 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
-from stage.needs import LONG
 
 from penstock.clock import SystemClock
 from penstock.config import Config
@@ -34,6 +33,7 @@ from penstock.store.open import make_store
 from penstock.store.push import migrate
 from penstock.store.session import Row, Statement
 from penstock.store.store import Store
+from stage.needs import LONG
 
 
 @dataclass

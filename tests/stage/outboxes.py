@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
-
-from stage.databases import connected
-from stage.feed import in_transaction as run_in_transaction
-from stage.reactive import Stage
 
 from penstock import ActionCtx, App, MutationCtx, QueryCtx, Table
 from penstock.app import Backend
 from penstock.outbox.message import Message
 from penstock.services.relay.relay import Relay
 from penstock.store.nouns.outboxes import Aside, OutboxRow
-from penstock.store.session import Row, Session, Statement
+from penstock.store.session import Session
 from penstock.testing import TestApp, TestClock
+from stage.databases import in_transaction
+from stage.stories import Stage
 
 Handler = Callable[[Any, Message[Any]], Awaitable[None]]
 
@@ -145,21 +142,6 @@ async def send(test: Backend, topic: str, payload: str, key: str | None = None) 
     return done
 
 
-async def sql(test: Backend, *statements: str) -> list[Row]:
-    async def work(session: Session) -> list[Row]:
-        rows = list[Row]()
-        for statement in statements:
-            rows = list(await session.fetch(Statement(statement), ()))
-        return rows
-
-    found: list[Row] = await in_transaction(test, work)
-    return found
-
-
-async def in_transaction(test: Backend, work: Callable[[Session], Awaitable[Any]]) -> Any:
-    return await run_in_transaction(test.engine.store, work)
-
-
 async def died(call: Coroutine[Any, Any, None], dies: asyncio.Event) -> bool:
     """Whether a call ends as that of a process does that is killed; it is when that is set."""
     task, death = asyncio.create_task(call), asyncio.create_task(dies.wait())
@@ -181,20 +163,3 @@ async def relaying(app: App, url: str, clock: TestClock, **settings: Any) -> Asy
         relay = backend.make_service("relay")
         assert isinstance(relay, Relay)
         yield backend, relay
-
-
-def _run_on_file(url: str, statements: Sequence[str]) -> None:
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-        connection.execute("begin immediate")
-        for statement in statements:
-            connection.execute(statement)
-        connection.execute("commit")
-
-
-async def run_sql(url: str, *statements: str) -> None:
-    if url.startswith("sqlite"):
-        await asyncio.to_thread(_run_on_file, url, statements)  # a writer on this event loop may have the lock
-        return
-    async with connected(url) as other, other.transaction():
-        for statement in statements:
-            await other.execute(statement)

@@ -19,9 +19,8 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-from stage.waits import SOON
-
 import penstock
+from stage.waits import SOON
 
 TESTS = Path(__file__).parent.parent
 
@@ -34,7 +33,7 @@ class Process:
         role: str,
         database: str,
         *arguments: str,
-        program: str = "stage.ledger",
+        program: str = "programs.ledger",
         within: Any = (),
         **settings: Any,
     ) -> None:

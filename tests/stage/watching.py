@@ -12,9 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from stage.outboxes import sql
-from stage.reactive import Stage
-
 from penstock import CursorInvalid, Index, Page, PaginationOptions, QueryCtx, Table
 from penstock.app import Backend
 from penstock.changes.demand import Demands
@@ -24,6 +21,8 @@ from penstock.live.entry import Answer, Entry
 from penstock.live.view import Step, View
 from penstock.services.live.live import LiveQueries
 from penstock.testing import TestApp
+from stage.databases import sql
+from stage.stories import Stage
 
 
 def watched(live: LiveQueries, function: AnyFunction, **arguments: Any) -> Entry:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import asyncpg
-from stage.reactive import Stage, task_row
+from stage.stories import Stage, task_row
 
 from penstock import Table
 from penstock.store.postgres.dialect import POSTGRES

@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 from stage.feed import NOW, opened
-from stage.filters import DEFINITION, Dice, Thing, parameters
+from store.filters import DEFINITION, Dice, Thing, parameters
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from stage.filters import (
+from stage.needs import examples
+from store.filters import (
     DEFINITION,
     Dice,
     LiteThings,
@@ -20,7 +21,6 @@ from stage.filters import (
     of_stored,
     with_opposites,
 )
-from stage.needs import examples
 
 from penstock.reactive.expression import Condition
 from penstock.reactive.signature import read_signature, signature

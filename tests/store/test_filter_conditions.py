@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from stage.filters import DEFINITION, OWNED, LiteThings, Thing
+from store.filters import DEFINITION, OWNED, LiteThings, Thing
 
 from penstock.reactive.tracing import trace_filter
 from penstock.store.postgres.dialect import POSTGRES

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from stage.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 from stage.needs import examples
+from store.filters import OWNED, Dice, LiteThings, PostgresThings, of_stored, with_opposites
 
 from penstock.reactive.evaluate import read_each, row_values, same
 from penstock.store.postgres.dialect import POSTGRES

@@ -9,7 +9,7 @@ import pytest
 from conformance.bench import StoreMaker
 from conformance.locks import Leases, Locks
 from conformance.sessions import Isolation, Sessions, Signals
-from stage.brokers import PgBouncer
+from stage.servers import PgBouncer
 
 from penstock.clock import SystemClock
 from penstock.config import Config

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import asyncpg
 import pytest
-from stage import ledger
+from programs import ledger
 
 from penstock.errors import ConfigError, ContextError, DatabaseUnavailable, DataError, PenstockError, ValueInvalid
 from penstock.store.postgres.errors import had_no_effect, is_connection_lost, translate

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 from mypy import api
-from stage import everykind
+from programs import everykind
 from stage.clients import COMPILERS, node_modules
-from stage.pages import PAGES, ROOT, modules_of
+from stage.repository import PAGES, ROOT, modules_of
 
 from penstock.codegen.description import describe
 from penstock.codegen.python import python_module

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from stage.databases import run_sql
 from stage.feed import NOW, opened
-from stage.outboxes import run_sql
 
 from penstock.changes.interest import Interest
 from penstock.changes.position import BEGINNING

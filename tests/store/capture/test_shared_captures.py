@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from stage.databases import run_sql
 from stage.feed import NOW, opened, write
-from stage.outboxes import run_sql
 
 from penstock.changes.change import CapturedChange
 from penstock.changes.interest import Interest

@@ -21,10 +21,10 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
-from stage.needs import PLACES, THEN, lack, program
-from stage.waits import until
 
 from penstock.clock import SystemClock
+from stage.needs import PLACES, THEN, lack, program
+from stage.waits import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the wheel's own

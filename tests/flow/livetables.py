@@ -1,4 +1,4 @@
-"""Tables, queries and writers that are made up from a seed, for `stage.livefuzz`: every kind of column and of query.
+"""Tables, queries and writers that are made up from a seed, for `flow.livefuzz`: every kind of column and of query.
 
 Values are few, so that rows are often equal, and odd ones come from other programs only.
 """

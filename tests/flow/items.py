@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from stage.outboxes import OutboxStage, drain, failing, text_of
-from stage.reactive import Stage
+from stage.stories import Stage
 
 from penstock import Index, Retry, Table
 from penstock.app import Backend

@@ -1,4 +1,4 @@
-"""A program that uploads and deletes files, and kills itself at a chosen step: `python -m stage.uploading`."""
+"""A program that uploads and deletes files, and kills itself at a chosen step: `python -m programs.uploading`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small program whose sums must be right whatever happens: accounts, entries, and jobs that write them.
 
-The races act on it, in the test's own process and as `python -m stage.ledger` in others. Its callers go on while the
+The races act on it, in the test's own process and as `python -m programs.ledger` in others. Its callers go on while the
 database goes away and comes back, and know what must be true of their calls afterwards.
 """
 
@@ -336,7 +336,7 @@ def _first(folder: str, name: str) -> bool:
     return True
 
 
-# ----- as a process of its own: python -m stage.ledger <role> <database> <arguments…>
+# ----- as a process of its own: python -m programs.ledger <role> <database> <arguments…>
 
 
 def say(word: str) -> None:
@@ -476,7 +476,7 @@ def listens(backend: Backend) -> bool:
 
 
 if __name__ == "__main__":
-    from stage import ledger  # so that its functions have the names by which others know them
+    from programs import ledger  # so that its functions have the names by which others know them
 
     given = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     options = dict(argument[2:].split("=", 1) for argument in sys.argv[1:] if argument.startswith("--"))

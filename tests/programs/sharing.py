@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from stage.ledger import Account, Entry, app, between, crew, enter
+from programs.ledger import Account, Entry, app, between, crew, enter
 
 from penstock import Id, Index, MutationCtx, NonRetryableError, QueryCtx, Table
 from penstock.clock import SystemClock

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from stage.livetables import Plan, Writer, make_plan, make_table, other_program, page_options, run_plan, scan_of
+from flow.livetables import Plan, Writer, make_plan, make_table, other_program, page_options, run_plan, scan_of
 from stage.stories import tell_in
 from stage.watching import PagedList, Subscription
 

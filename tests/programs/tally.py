@@ -1,6 +1,6 @@
 """A program that other programs' clients watch: two sides whose sum stays the same, lines, and values of all kinds.
 
-It is served as ``penstock --app stage.tally serve``.
+It is served as ``penstock --app programs.tally serve``.
 """
 
 from __future__ import annotations
