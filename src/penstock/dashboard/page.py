@@ -22,8 +22,7 @@ from penstock.dashboard.mask import mask
 from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
-from penstock.operations.names import N, select
-from penstock.operations.operation import Given, Operation, Parameter
+from penstock.operations.operation import Given, N, Operation, Parameter, select
 from penstock.store.nouns.jobs import ABOVE_ALL
 
 _LISTED = 100  # things of a page in the order of names

@@ -7,9 +7,9 @@ Owns the shape of an operation. Leaves to each door how parameters are written t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from penstock.app import Backend
 from penstock.dataclass import dataclass
@@ -181,3 +181,28 @@ class Noun:
             return made
 
         return declare
+
+
+BY_NAME = (
+    Parameter("text", about="Only names that contain this text, in any case.", metavar="TEXT"),
+    Parameter("limit", "page", "How many to list.", default=1000),
+    Parameter("after", about="Only names that come after this one.", metavar="NAME"),
+)
+
+
+class Named(Protocol):
+    """Something with a name."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+def select(found: Iterable[N], given: Given) -> list[N]:
+    """Select what the parameters ask for, in the order of names."""
+    text, after = (given.get("text") or "").lower(), given.get("after") or ""
+    chosen = [one for one in found if text in one.name.lower() and one.name > after]
+    return sorted(chosen, key=lambda one: one.name)[: given.get("limit")]

@@ -14,8 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from penstock.api.identity.codes import Codes, SignIn
-from penstock.api.identity.keys import KeySet
-from penstock.api.identity.ownkeys import OwnKeys
+from penstock.api.identity.keys import KeySet, OwnKeys
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.threads import Threads
 from penstock.dataclass import dataclass
