@@ -19,28 +19,19 @@ MOST_QUERIES = 1000
 
 
 class Tick(NamedTuple):
-    """A snapshot to which watched queries were brought.
+    """A snapshot to which watched queries were brought."""
 
-    Attributes:
-        number: Its number in this process, greater than that of all ticks before.
-        clock: A time of the database, in a unit of its own. It covers all that the snapshot shows, and never falls,
-            also over processes and restarts.
-    """
-
-    number: int
+    number: int  # its number in this process, greater than that of all ticks before
+    # a time of the database, in a unit of its own. It covers all that the snapshot shows, and never falls, also over
+    # processes and restarts
     clock: int
 
 
 class Step(NamedTuple):
-    """The answers that a client lacked, all as of one tick.
+    """The answers that a client lacked, all as of one tick."""
 
-    Attributes:
-        tick: The tick.
-        answers: The answers that the client does not have yet, by the numbers of their queries.
-    """
-
-    tick: Tick
-    answers: Mapping[int, Answer]
+    tick: Tick  # the tick
+    answers: Mapping[int, Answer]  # the answers that the client does not have yet, by the numbers of their queries
 
 
 class Entries(Protocol):
