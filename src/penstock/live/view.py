@@ -64,20 +64,13 @@ class _Pin:
 
 
 class View:
-    """The queries that one client watches. Made by `LiveQueries.view`.
-
-    Attributes:
-        moved: Set when `step` may give something.
-        closed: Whether it gives nothing any more.
-        queries: The entries of its queries, by their numbers.
-        caller: The client, as it is known now.
-    """
+    """The queries that one client watches. Made by `LiveQueries.view`."""
 
     def __init__(self, entries: Entries, caller: Caller) -> None:
-        self.caller = caller
-        self.moved = asyncio.Event()
-        self.closed = False
-        self.queries: dict[int, Entry] = {}
+        self.caller = caller  # the client, as it is known now
+        self.moved = asyncio.Event()  # set when `step` may give something
+        self.closed = False  # whether it gives nothing any more
+        self.queries: dict[int, Entry] = {}  # the entries of its queries, by their numbers
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
         self._journals: dict[int, str | None] = {}  # of its answers; before the first one, that it asked with

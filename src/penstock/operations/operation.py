@@ -118,16 +118,11 @@ class Operation:
 
 
 class Noun:
-    """A noun, whose decorators make operations of functions: the name is the verb, and the docstring the help.
-
-    Attributes:
-        name: Its name.
-        operations: Its operations, in the order in which they are declared.
-    """
+    """A noun, whose decorators make operations of functions: the name is the verb, and the docstring the help."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.operations: list[Operation] = []
+        self.name = name  # its name
+        self.operations: list[Operation] = []  # its operations, in the order in which they are declared
 
     def lists(self, *takes: Parameter, **how: Any) -> Callable[[Run], Operation]:
         """Declare what shows all that there is; `how` as `Operation` takes it."""
