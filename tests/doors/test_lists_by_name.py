@@ -12,7 +12,7 @@ from doors.board_fixtures import board
 from penstock import ActionCtx, App, Table, TaskCtx
 from penstock.dashboard.page import page_of
 from penstock.operations import crons, tasks
-from penstock.operations.names import select
+from penstock.operations.operation import select
 from penstock.testing import TestApp
 
 app = App(admin_token="let-me-in-please")

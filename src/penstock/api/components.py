@@ -23,7 +23,6 @@ from penstock.functions.httpaction import HttpAction, place_of
 from penstock.functions.registry import Registry
 from penstock.pools.rates import RateLimit
 from penstock.schema.table import Table, TableDefinition
-from penstock.schema.twins import twin_of
 
 TABLES = "__"  # between the name of a component and the names of its tables
 
@@ -94,7 +93,7 @@ def _use_tables(use: Use, app: Declarations) -> None:
                 fix="Read it in a function of the program, and pass the component what it needs.",
             )
         component = use.components[owners.get(table)]
-        use.tables[table] = twin = twin_of(table, use.own.name + TABLES)
+        use.tables[table] = twin = _twin_of(table, use.own.name + TABLES)
         component.tables |= {definition.row_type: twin, twin: twin}
 
 
@@ -154,3 +153,17 @@ def count_declarations(app: Declarations) -> tuple[int, ...]:
     nouns = (app.registry, app.registry.http, app.crons.functions(), app.tasks, app.outboxes)
     named = (app.pools, app.rate_limits, app.events, app.components)
     return tuple(len([*one]) for one in (*nouns, *named))
+
+
+def _twin_of(table: type[Table], prefix: str) -> type[Table]:
+    """Declare a table like another, in which a component keeps its rows; these are of the other's class.
+
+    Args:
+        table: The other table, which penstock manages.
+        prefix: The beginning of the twin's SQL name.
+    """
+    rows, name = table.__row_type__ or table, prefix + table.__declared__.sql_name
+    names = {"__module__": table.__module__, "__qualname__": f"{name}.{rows.__name__}", "__row_type__": rows}
+    metaclass: Any = type(rows)
+    twin: type[Table] = metaclass(rows.__name__, (rows,), names, name=name, live=table.__declared__.live)
+    return twin

@@ -34,13 +34,9 @@ _PIECE = 5_000  # jobs
 
 
 class Guests:
-    """The user's own transactions, as one app works in them.
+    """The user's own transactions, as one app works in them."""
 
-    Attributes:
-        component: The name under which another app uses this one, if one does.
-    """
-
-    component: str | None = None
+    component: str | None = None  # the name under which another app uses this one, if one does
 
     def __init__(self, registry: Registry, rate_limits: Mapping[str, RateLimit], config: Callable[[], Config]) -> None:
         self._registry = registry

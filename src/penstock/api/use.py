@@ -16,20 +16,13 @@ from penstock.schema.table import Table, TableDefinition, definition_of
 
 
 class Use:
-    """The copies that are made of the declarations of an app.
-
-    Attributes:
-        own: The component.
-        components: The components of the program, by the ones of the app; its own under None.
-        functions: The copies of its functions.
-        tables: The twins of its tables.
-    """
+    """The copies that are made of the declarations of an app."""
 
     def __init__(self, own: Component, components: Mapping[Component | None, Component], guests: Guests) -> None:
-        self.own = own
-        self.components = components
-        self.functions: dict[AnyFunction, AnyFunction] = {}
-        self.tables: dict[type[Table], type[Table]] = {}
+        self.own = own  # the component
+        self.components = components  # the components of the program, by the ones of the app; its own under None
+        self.functions: dict[AnyFunction, AnyFunction] = {}  # the copies of its functions
+        self.tables: dict[type[Table], type[Table]] = {}  # the twins of its tables
         self._guests = guests
 
     def name(self, noun: str, name: str, known: Container[str]) -> str:

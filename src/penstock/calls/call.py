@@ -27,23 +27,14 @@ Given = tuple[tuple[Any, ...], Mapping[str, Any]]  # the arguments of a call: by
 
 @dataclass(slots=True)
 class Call:
-    """One call of a function, which stays the same when it is tried again.
+    """One call of a function, which stays the same when it is tried again."""
 
-    Attributes:
-        function: The function.
-        arguments: Its checked arguments by name; in a subclass as they came to its door.
-        caller: Who it runs for.
-        depth: The number of calls around it.
-        job: The attempt at a job that it runs in.
-        moment: Its time and the seed of its random numbers, if it has run before.
-    """
-
-    function: AnyFunction
-    arguments: Any
-    caller: Caller = SYSTEM
-    depth: int = 0
-    job: JobRun | None = None
-    moment: Moment | None = None
+    function: AnyFunction  # the function
+    arguments: Any  # its checked arguments by name; in a subclass as they came to its door
+    caller: Caller = SYSTEM  # who it runs for
+    depth: int = 0  # the number of calls around it
+    job: JobRun | None = None  # the attempt at a job that it runs in
+    moment: Moment | None = None  # its time and the seed of its random numbers, if it has run before
 
     for_ever: ClassVar[bool] = False  # whether a mutation is tried without end, since `seal` shows what was committed
 

@@ -28,21 +28,14 @@ _WITH_METHODS = (Ctx, Word, Scan, Pool, Function, Entries, OpenBackend)
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One call in a body.
-
-    Attributes:
-        of: What is called: a `Method`, a `Function`, an `Outside`, or None if nobody knows.
-        loop: The innermost loop or comprehension around it.
-        is_tried: Whether an ``except`` is around it.
-        given: Its arguments by place.
-        branch: The branches around it: those of a call that always runs before this one are the first of these.
-    """
+    """One call in a body."""
 
     node: ast.Call
-    of: Any
-    given: tuple[Any, ...]
-    loop: ast.AST | None
-    is_tried: bool
+    of: Any  # what is called: a `Method`, a `Function`, an `Outside`, or None if nobody knows
+    given: tuple[Any, ...]  # its arguments by place
+    loop: ast.AST | None  # the innermost loop or comprehension around it
+    is_tried: bool  # whether an ``except`` is around it
+    # the branches around it: those of a call that always runs before this one are the first of these
     branch: tuple[int, ...]
 
     @property
@@ -65,24 +58,15 @@ class Call:
 
 @dataclass(slots=True)
 class Body:
-    """The acts of a function.
-
-    Attributes:
-        ctx: Its ctx, if it takes one, or its class keeps one.
-        ctx_name: What it calls that: ``ctx``, ``self.ctx``.
-        calls: In the order in which they run, as far as that can be seen.
-        floating: Calls that nobody awaits.
-        used: Names that something awaits or hands on.
-        returned: A call that it gives to its caller to await, if it is not async.
-    """
+    """The acts of a function."""
 
     function: Function
-    ctx: Ctx | None = None
-    ctx_name: str = ""
-    calls: list[Call] = field(default_factory=list)
-    floating: list[Pending] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
-    returned: Pending | None = None
+    ctx: Ctx | None = None  # its ctx, if it takes one, or its class keeps one
+    ctx_name: str = ""  # what it calls that: ``ctx``, ``self.ctx``
+    calls: list[Call] = field(default_factory=list)  # in the order in which they run, as far as that can be seen
+    floating: list[Pending] = field(default_factory=list)  # calls that nobody awaits
+    used: set[str] = field(default_factory=set)  # names that something awaits or hands on
+    returned: Pending | None = None  # a call that it gives to its caller to await, if it is not async
     lists: list[tuple[Over, Rows]] = field(default_factory=list)  # what goes over rows
     outside: list[tuple[ast.expr, str]] = field(default_factory=list)  # what it uses of other packages
 

@@ -21,15 +21,10 @@ _ROOM = (calling, declaring, outside, reading, replaying, working)  # importing 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of a check.
+    """The findings of a check."""
 
-    Attributes:
-        findings: In the order of files and lines.
-        lines: The lines of each file.
-    """
-
-    findings: list[Finding]
-    lines: Mapping[Path, Sequence[str]]
+    findings: list[Finding]  # in the order of files and lines
+    lines: Mapping[Path, Sequence[str]]  # the lines of each file
 
 
 @contextmanager

@@ -28,25 +28,16 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place that breaks a rule.
+    """A place that breaks a rule."""
 
-    Attributes:
-        code: The rule, such as PEN003.
-        path: The file.
-        span: The place.
-        message: What is wrong there.
-        fix: What to write instead.
-        edits: Changes that fix it and change nothing else; none if a person has to decide.
-        lines: The first and last line that are meant, if the place is a part of more: of a function its decorators and
-            its head, of a filter its whole query.
-    """
-
-    code: str
-    path: Path
-    span: Span
-    message: str
-    fix: str
-    edits: tuple[Edit, ...] = ()
+    code: str  # the rule, such as PEN003
+    path: Path  # the file
+    span: Span  # the place
+    message: str  # what is wrong there
+    fix: str  # what to write instead
+    edits: tuple[Edit, ...] = ()  # changes that fix it and change nothing else; none if a person has to decide
+    # the first and last line that are meant, if the place is a part of more: of a function its decorators and its head,
+    # of a filter its whole query
     lines: tuple[int, int] | None = None
 
     def is_in(self, line: int) -> bool:

@@ -17,20 +17,15 @@ from penstock.check.finding import Edit, Finding, lines_of
 
 
 class Fixer:
-    """Tries fixes on a program.
-
-    Attributes:
-        texts: The texts of the files with something to fix, and then with the fixes that hold.
-        held: The findings that these fix.
-    """
+    """Tries fixes on a program."""
 
     def __init__(self, paths: Sequence[Path], report: Report, unsaved: Mapping[Path, str] | None = None) -> None:
         self._paths = paths
         self._unsaved = dict(unsaved or {})
         self._before = self._count(self._unsaved)
         self._given = {one.path: self._text(one.path) for one in report.findings if one.edits}
-        self.texts = self._given
-        self.held: list[Finding] = []
+        self.texts = self._given  # the texts of the files with something to fix, and then with the fixes that hold
+        self.held: list[Finding] = []  # the findings that these fix
         waiting = [[one for one in report.findings if one.edits]]
         while waiting:
             some = waiting.pop()

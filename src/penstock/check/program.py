@@ -86,22 +86,16 @@ class Table:
 
 @dataclass(eq=False)
 class Function:
-    """A function of the program: declared with a decorator, or a plain one that takes a ctx, or any other.
-
-    Attributes:
-        kind: Of a declared function; None of a plain one.
-        is_public: Whether callers from outside may call it.
-        options: The calls of its decorator, if it has some: ``@app.mutation(access=…)``, ``partial(app.query, …)``.
-        handles: "reactive_task", "outbox" or "cron", if it is a handler of these.
-    """
+    """A function of the program: declared with a decorator, or a plain one that takes a ctx, or any other."""
 
     module: Module
     node: AnyDef
     owner: ast.ClassDef | None = None
-    kind: Kind | None = None
-    is_public: bool = False
+    kind: Kind | None = None  # of a declared function; None of a plain one
+    is_public: bool = False  # whether callers from outside may call it
+    # the calls of its decorator, if it has some: ``@app.mutation(access=…)``, ``partial(app.query, …)``
     options: tuple[ast.Call, ...] = ()
-    handles: str = ""
+    handles: str = ""  # "reactive_task", "outbox" or "cron", if it is a handler of these
 
     @property
     def name(self) -> str:

@@ -57,21 +57,16 @@ class Outside:
 
 
 class Project:
-    """The files of a program.
-
-    Attributes:
-        modules: The files that are asked for, and after them the files that these import.
-        asked: The files that are asked for.
-    """
+    """The files of a program."""
 
     def __init__(self, paths: Iterable[Path], unsaved: Mapping[Path, str]) -> None:
-        self.modules: list[Module] = []
+        self.modules: list[Module] = []  # the files that are asked for, and after them the files that these import
         self.broken: dict[Path, tuple[SyntaxError, list[str]]] = {}  # with the lines, if they can be read
         self._by_tail: dict[str, list[Module]] = {}
         self._found: dict[tuple[str, str], Module | None] = {}
         self._meant: dict[tuple[Module, str], Place | Module | Outside | None] = {}
         self._unsaved = unsaved
-        self.asked = files_of(paths)
+        self.asked = files_of(paths)  # the files that are asked for
         self._known = {one.resolve() for one in self.asked}
         for path in self.asked:
             self._read(path)

@@ -76,19 +76,12 @@ Places = Iterator[Finding]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        code: Such as PEN001.
-        title: What is broken, in one short sentence.
-        fix: The advice for a place that brings none of its own.
-        find: Finds the places that break it.
-    """
-
-    code: str
-    title: str
-    fix: str
-    find: Callable[[Facts, Rule], Places]
+    code: str  # such as PEN001
+    title: str  # what is broken, in one short sentence
+    fix: str  # the advice for a place that brings none of its own
+    find: Callable[[Facts, Rule], Places]  # finds the places that break it
 
     def at(
         self,

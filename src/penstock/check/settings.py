@@ -14,19 +14,12 @@ from penstock.check.rule import RULES
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a check.
+    """The settings of a check."""
 
-    Attributes:
-        paths: Files and folders; the folder of pyproject.toml by default.
-        select: The rules to look for; all by default.
-        ignore: Rules to leave out.
-        baseline: A file with findings that are not told; see `baseline`.
-    """
-
-    paths: tuple[str, ...] = (".",)
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    baseline: str = ""
+    paths: tuple[str, ...] = (".",)  # files and folders; the folder of pyproject.toml by default
+    select: tuple[str, ...] = ()  # the rules to look for; all by default
+    ignore: tuple[str, ...] = ()  # rules to leave out
+    baseline: str = ""  # a file with findings that are not told; see `baseline`
 
     def codes(self) -> set[str]:
         """The rules to look for.

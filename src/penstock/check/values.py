@@ -87,25 +87,16 @@ class Method:
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A call that runs when it is awaited, with the name of what it calls if that is not as it is written.
-
-    Attributes:
-        gives: What it is once it is awaited.
-        other: Another call that it may be instead.
-        names: The names that it was kept under.
-        is_many: Whether it is a list or a generator of such calls.
-        is_maker: Whether the call itself gives many, and an await of it would not help.
-        is_task: Whether asyncio runs it, such as a task, which has methods of its own.
-    """
+    """A call that runs when it is awaited, with the name of what it calls if that is not as it is written."""
 
     call: ast.Call
     what: str = ""
-    gives: Any = None
-    other: Pending | None = None
-    names: tuple[str, ...] = ()
-    is_many: bool = False
-    is_task: bool = False
-    is_maker: bool = False
+    gives: Any = None  # what it is once it is awaited
+    other: Pending | None = None  # another call that it may be instead
+    names: tuple[str, ...] = ()  # the names that it was kept under
+    is_many: bool = False  # whether it is a list or a generator of such calls
+    is_task: bool = False  # whether asyncio runs it, such as a task, which has methods of its own
+    is_maker: bool = False  # whether the call itself gives many, and an await of it would not help
 
 
 @dataclass(eq=False, slots=True)

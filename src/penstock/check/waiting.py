@@ -14,16 +14,11 @@ Kept = dict[str, tuple[Pending, ...]]  # by their names; several, where branches
 
 
 class Waiting:
-    """The calls of one function.
-
-    Attributes:
-        floating: Calls that nobody awaits.
-        used: Names that something took.
-    """
+    """The calls of one function."""
 
     def __init__(self) -> None:
-        self.floating: list[Pending] = []
-        self.used: set[str] = set()
+        self.floating: list[Pending] = []  # calls that nobody awaits
+        self.used: set[str] = set()  # names that something took
         self._kept: Kept = {}
 
     def drop(self, call: object) -> None:

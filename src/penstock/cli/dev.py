@@ -1,7 +1,7 @@
 """``penstock dev``: server and services in one process, which starts itself again when the source changes.
 
 Owns the order: import, serve, wait for a change, stop gracefully, and replace the process, so that no memory of the old
-code is left. An import error is shown, and the process waits for the next change.
+code is left. An import error is shown, and the process waits for the next change. A renamed field is asked for.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.devserver import DevServer, note_server
 from penstock.cli.failure import INTERRUPTED, ProgramFailed, show_failure, style
 from penstock.cli.migrate import migrate
-from penstock.cli.opening import complete_serving, end_process, end_within, safe_url
+from penstock.cli.opening import complete_serving, end_process, end_within, open_store, safe_url
 from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
-from penstock.cli.renames import rename_columns
 from penstock.cli.watch import AGAIN, Watch, check_saved, start_again
 from penstock.clock import secret
 from penstock.config import Config
@@ -47,10 +46,14 @@ from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
 from penstock.functions.access import public
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.observe.readable import amount
+from penstock.schema.diff import Difference
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import bind, serve, url_of
+from penstock.store.nouns.catalog import Change
 from penstock.store.open import scheme_of, sqlite_path
+from penstock.store.push.migrate import differences
+from penstock.store.store import Store
 
 _GREETED = "greeted"
 _TOKEN = "_PENSTOCK_ADMIN_TOKEN"  # noqa: S105 - in the environment likewise, so that it stays the same
@@ -296,3 +299,28 @@ def _plausible(annotation: Any) -> Any:
     if type(None) in inner:
         return None
     return {list: [], dict: {}}.get(origin or annotation)
+
+
+async def rename_columns(app: App, config: Config) -> None:
+    """Ask for each stored column that is not declared any more whether a new field of its type is the same one."""
+    async with open_store(app, config) as store:
+        if not await store.catalog.list_migrations():
+            return  # the database is new
+        for change in await differences(store, app.definitions()):
+            taken = set[str]()  # nobody is asked twice for one field
+            for old in change.gone:
+                await _rename_column(store, change, old, taken)
+
+
+async def _rename_column(store: Store, change: Difference, old: str, taken: set[str]) -> None:
+    for new in change.like(change.gone[old]):
+        if new in taken:
+            continue
+        where = f"{change.table}.{old}"
+        if click.confirm(f"{where} is not declared any more, and {new} is new. Rename the column to {new}?", err=True):
+            table, column, name = map(store.dialect.quote, (change.table, old, new))
+            async with store.catalog.lock() as lock:
+                await lock.apply(Change(change.table, (f"alter table {table} rename column {column} to {name}",)))
+            say(f"renamed: {where} is {new} now, with its values.")
+            taken.add(new)
+            return

@@ -25,10 +25,9 @@ from penstock.cli.output import print_json, print_table, say
 from penstock.cli.program import find_program, load_app
 from penstock.cli.visible import visible_json
 from penstock.errors import ArgumentsInvalid, FunctionNotFound, InputError
-from penstock.functions.function import AnyFunction
+from penstock.functions.function import AnyFunction, annotation_text, signature_text
 from penstock.functions.httpaction import HttpAction
 from penstock.functions.registry import Registry, matching, nearest
-from penstock.functions.written import annotation_text, signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.wire.incoming import Message

@@ -75,23 +75,15 @@ def list_command(
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How the command of an operation looks, where it is no sentence after a question.
+    """How the command of an operation looks, where it is no sentence after a question."""
 
-    Attributes:
-        show: Prints the result.
-        data: Makes JSON of the result, for commands that can print it.
-        yes: The help of the option that says that nobody needs to be asked.
-        check: Refuses a misused command before anything is opened.
-        judge: Refuses one that only the program can judge.
-        code: Makes the exit code of a result.
-    """
-
-    show: Callable[[Any], None] | None = None
-    data: Callable[[Any], Any] | None = None
-    yes: str = "Do not ask first."
-    check: Callable[[Given], None] = lambda _given: None
+    show: Callable[[Any], None] | None = None  # prints the result
+    data: Callable[[Any], Any] | None = None  # makes JSON of the result, for commands that can print it
+    yes: str = "Do not ask first."  # the help of the option that says that nobody needs to be asked
+    check: Callable[[Given], None] = lambda _given: None  # refuses a misused command before anything is opened
+    # refuses one that only the program can judge
     judge: Callable[[Backend, Given], None] = lambda _backend, _given: None
-    code: Callable[[Any], int] = lambda _found: 0
+    code: Callable[[Any], int] = lambda _found: 0  # makes the exit code of a result
 
 
 def command_of(operation: Operation, **how: Any) -> click.Command:

@@ -37,17 +37,11 @@ _STEADY = 60.0  # seconds after which a process has not ended soon
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a process below a supervisor.
+    """The place of a process below a supervisor."""
 
-    Attributes:
-        number: Its number, from 0 on.
-        line: A socket to the supervisor, which closes when that one ends.
-        listener: The socket on which all processes accept connections, if they serve.
-    """
-
-    number: int
-    line: socket.socket
-    listener: socket.socket | None
+    number: int  # its number, from 0 on
+    line: socket.socket  # a socket to the supervisor, which closes when that one ends
+    listener: socket.socket | None  # the socket on which all processes accept connections, if they serve
 
     def ready(self, _url: str = "") -> None:
         """Tell the supervisor that this process does its work."""

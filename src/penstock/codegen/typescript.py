@@ -81,15 +81,12 @@ def _comment(text: str, indent: str = "") -> list[str]:
 
 
 class TypeWriter:
-    """Writes schemas as types.
-
-    Attributes:
-        names: The types that have a name of their own, by their name in the description.
-    """
+    """Writes schemas as types."""
 
     def __init__(self, description: Description) -> None:
         self._description = description
         own = [name for name, schema in description.types.items() if not schema.keys() & {"x-table", "x-pages"}]
+        # the types that have a name of their own, by their name in the description
         self.names = type_names(own, set(_USED.split()))
 
     def function(self, function: FunctionDescription) -> str:

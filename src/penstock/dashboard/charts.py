@@ -44,19 +44,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart.
+    """A chart."""
 
-    Attributes:
-        title: Its heading.
-        lines: Its lines.
-        top: The value at the top of its axis.
-        tell: Writes a value.
-    """
-
-    title: str
-    lines: Sequence[Line]
-    top: float
-    tell: Callable[[float | None], str]
+    title: str  # its heading
+    lines: Sequence[Line]  # its lines
+    top: float  # the value at the top of its axis
+    tell: Callable[[float | None], str]  # writes a value
 
     def path(self, line: Line) -> str:
         """The path of a line, 100 high, with gaps where values are missing."""
@@ -86,27 +79,16 @@ def last_of(line: Line) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts of one span of time.
+    """Charts of one span of time."""
 
-    Attributes:
-        chosen: The span.
-        links: Each span, with the query of the URL that asks for it.
-        shown: How the script shows the times at the axis.
-        since: When the first step began.
-        step: The seconds of a step.
-        steps: How many there are.
-        ticks: The times at the axis.
-        all: The charts.
-    """
-
-    chosen: str
-    links: Sequence[tuple[str, str]]
-    shown: str
-    since: datetime
-    step: float
-    steps: int
-    ticks: Sequence[datetime]
-    all: Sequence[Chart]
+    chosen: str  # the span
+    links: Sequence[tuple[str, str]]  # each span, with the query of the URL that asks for it
+    shown: str  # how the script shows the times at the axis
+    since: datetime  # when the first step began
+    step: float  # the seconds of a step
+    steps: int  # how many there are
+    ticks: Sequence[datetime]  # the times at the axis
+    all: Sequence[Chart]  # the charts
 
 
 async def charts_of(view: View, *names: tuple[str, Noun], **asked: str) -> Charts:

@@ -33,27 +33,16 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of a form.
+    """An input of a form."""
 
-    Attributes:
-        name: The argument or the column.
-        shows: How it is shown.
-        hint: What it takes.
-        choices: The values of a select.
-        nullable: Whether it takes None.
-        required: Whether it has no default.
-        default: What it shows at first.
-        secret: Whether it hides what is typed, and never shows what there is.
-    """
-
-    name: str
-    shows: Shows
-    hint: str = ""
-    choices: Sequence[Any] = ()
-    nullable: bool = False
-    required: bool = True
-    default: Any = None
-    secret: bool = False
+    name: str  # the argument or the column
+    shows: Shows  # how it is shown
+    hint: str = ""  # what it takes
+    choices: Sequence[Any] = ()  # the values of a select
+    nullable: bool = False  # whether it takes None
+    required: bool = True  # whether it has no default
+    default: Any = None  # what it shows at first
+    secret: bool = False  # whether it hides what is typed, and never shows what there is
 
     @property
     def options(self) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from penstock.dashboard.render import Pages
 from penstock.dashboard.sessions import Session, Sessions, finish_sign_in, is_own, set_cookie, start_sign_in, throttle
 from penstock.errors import PenstockError, RateLimited
 from penstock.identity.providers import dashboard_providers, issuer_url
-from penstock.server.audited import audit
+from penstock.server.admin import audit
 from penstock.server.http import open_backend
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused

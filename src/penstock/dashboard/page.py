@@ -22,8 +22,7 @@ from penstock.dashboard.mask import mask
 from penstock.dataclass import dataclass
 from penstock.errors import ValueInvalid
 from penstock.observe.logbook import LogEvent
-from penstock.operations.names import N, select
-from penstock.operations.operation import Given, Operation, Parameter
+from penstock.operations.operation import Given, N, Operation, Parameter, select
 from penstock.store.nouns.jobs import ABOVE_ALL
 
 _LISTED = 100  # things of a page in the order of names
@@ -39,25 +38,15 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A page as one URL asks for it; equal for all who look at it in the same role.
-
-    Attributes:
-        backend: The backend.
-        activity: What its pools do, and did in the last minutes.
-        words: The words of the path and of the query.
-        role: What the viewer may do.
-        secrets: Names whose values are hidden, as the settings say.
-        answer: The answer of the query that the page watches; None if it has to be asked for.
-        salt: Hashes versions of rows, in the forms of one session.
-    """
+    """A page as one URL asks for it; equal for all who look at it in the same role."""
 
     backend: Backend
-    activity: Activity
-    words: Mapping[str, str]
-    role: Role
-    secrets: frozenset[str] = frozenset()
-    answer: Any = None
-    salt: str = field(default="", repr=False)
+    activity: Activity  # what its pools do, and did in the last minutes
+    words: Mapping[str, str]  # the words of the path and of the query
+    role: Role  # what the viewer may do
+    secrets: frozenset[str] = frozenset()  # names whose values are hidden, as the settings say
+    answer: Any = None  # the answer of the query that the page watches; None if it has to be asked for
+    salt: str = field(default="", repr=False)  # hashes versions of rows, in the forms of one session
 
     def word(self, name: str) -> str | None:
         """A word of the URL, or of the form; None if it is missing or empty."""
@@ -111,36 +100,26 @@ class Elsewhere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of an act, other than a line above its own page.
-
-    Attributes:
-        told: The outcome.
-        values: Values of the template, for the page with the form as it was sent.
-        path: The path of another page below the dashboard, to which the reader goes instead.
-    """
+    """The answer of an act, other than a line above its own page."""
 
     told: str
+    # values of the template, for the page with the form as it was sent
     values: Mapping[str, Any] = field(default_factory=dict)
-    path: str | None = None
+    path: str | None = None  # the path of another page below the dashboard, to which the reader goes instead
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something that a form of a page does.
+    """Something that a form of a page does."""
 
-    Attributes:
-        run: Does it; the words of the view are those of the form too. Returns what is then told.
-        role: Who may do it.
-        sure: The question that is asked before it is done, or what asks it of a view; an empty one to do it at once.
-        about: What the audit log says of it; by default the words of the form.
-        operation: The operation that it does, if it is one.
-    """
-
+    # does it; the words of the view are those of the form too. Returns what is then told
     run: Callable[[View], Awaitable[str | Answer]]
-    role: Role = Role.operate
+    role: Role = Role.operate  # who may do it
+    # the question that is asked before it is done, or what asks it of a view; an empty one to do it at once
     sure: str | Callable[[View], Awaitable[str]] = ""
+    # what the audit log says of it; by default the words of the form
     about: Callable[[View], Mapping[str, Any]] | None = None
-    operation: Operation | None = None
+    operation: Operation | None = None  # the operation that it does, if it is one
 
 
 Sure = str | Callable[[View], Awaitable[str]]
@@ -205,26 +184,16 @@ def act_of(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page.
+    """A page."""
 
-    Attributes:
-        path: Its path below the dashboard, with parameters in braces.
-        title: Its title, and its name in the menu.
-        template: The file of its template.
-        load: Reads the values that the template shows. It runs each second while somebody looks.
-        acts: Its acts, by the name that forms send as ``act``.
-        above: The path of the page from which it is reached; None if it is in the menu itself.
-        watch: Watches a query: the page is then loaded again only after its answer has changed. It may give None.
-        every: The least seconds between two runs of `load` for its viewers.
-        group: The part of the menu that it is in.
-    """
-
-    path: str
-    title: str
-    template: str
+    path: str  # its path below the dashboard, with parameters in braces
+    title: str  # its title, and its name in the menu
+    template: str  # the file of its template
+    # reads the values that the template shows. It runs each second while somebody looks
     load: Callable[[View], Awaitable[Mapping[str, Any]]]
-    acts: Mapping[str, Act]
-    above: str | None = None
+    acts: Mapping[str, Act]  # its acts, by the name that forms send as ``act``
+    above: str | None = None  # the path of the page from which it is reached; None if it is in the menu itself
+    # watches a query: the page is then loaded again only after its answer has changed. It may give None
     watch: Callable[[View], Watch[Any] | None] | None = None
-    every: float = 0.0
-    group: str = ""
+    every: float = 0.0  # the least seconds between two runs of `load` for its viewers
+    group: str = ""  # the part of the menu that it is in

@@ -33,14 +33,11 @@ _FORMS = {"clock": "%H:%M:%S.{ms:03} UTC", "hour": "%H:%M", "day": "%d %b"}  # o
 
 
 class Pages:
-    """The templates, and the pages that are made of them.
-
-    Attributes:
-        secrets: More names whose values are hidden; `mask` knows the usual ones.
-    """
+    """The templates, and the pages that are made of them."""
 
     def __init__(self, more_secrets: str, app: App) -> None:
         self._app = app
+        # more names whose values are hidden; `mask` knows the usual ones
         self.secrets = frozenset(name.strip().lower() for name in more_secrets.split(",")) - {""}
         self._jinja = Environment(
             loader=PackageLoader("penstock.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True

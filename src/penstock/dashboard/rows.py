@@ -35,14 +35,7 @@ _Mutation = MutationFunction[Any, ..., Any, Any]
 
 
 class TableRows:
-    """Reads and writes the tables of one app. All values are as JSON has them; `key` is the text of a row's key.
-
-    Attributes:
-        page: Rows, newest first: the rows, and the cursor after them or None.
-        row: One row with the versions of its columns, hashed with a salt; or None.
-        write: Changes columns of the row with a key; deletes it if there are no values; without a key, inserts a row.
-            Returns the key; or, with nothing done, the list of columns that are newer than a form has `seen`.
-    """
+    """Reads and writes the tables of one app. All values are as JSON has them; `key` is the text of a row's key."""
 
     def __init__(self, app: App) -> None:
         self._definitions = {one.name: one for one in app.definitions()}
@@ -72,8 +65,12 @@ class TableRows:
             await ctx.db.patch(definition.table, key_of(definition, key), **_check(definition, values))
             return key
 
+        # rows, newest first: the rows, and the cursor after them or None
         self.page: _Query = QueryFunction(rows, public=False, name="penstock.dashboard:rows")
+        # one row with the versions of its columns, hashed with a salt; or None
         self.row: _Query = QueryFunction(row, public=False, name="penstock.dashboard:row")
+        # changes columns of the row with a key; deletes it if there are no values; without a key, inserts a row.
+        # Returns the key; or, with nothing done, the list of columns that are newer than a form has `seen`
         self.write: _Mutation = MutationFunction(write, public=False, name="penstock.dashboard:write")
 
     def definition(self, name: str) -> TableDefinition:

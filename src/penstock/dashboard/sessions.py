@@ -49,20 +49,14 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has signed in.
+    """Somebody who has signed in."""
 
-    Attributes:
-        who: Their name in the audit log.
-        role: What they may do.
-        ends: When they have to sign in again.
-        salt: What versions of rows are hashed with in their forms, so that hashes tell nothing of what is hidden.
-        credentials: Their token; None for the admin token, who signed in by redirect, and a developer on this machine.
-    """
-
-    who: str
-    role: Role
-    ends: datetime
+    who: str  # their name in the audit log
+    role: Role  # what they may do
+    ends: datetime  # when they have to sign in again
+    # what versions of rows are hashed with in their forms, so that hashes tell nothing of what is hidden
     salt: str = field(repr=False)
+    # their token; None for the admin token, who signed in by redirect, and a developer on this machine
     credentials: Credentials | None = None
 
 

@@ -31,19 +31,12 @@ _DOTS = re.compile(r"/\.\.?(/|$)|//")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The requests that one HTTP action answers.
+    """The requests that one HTTP action answers."""
 
-    Attributes:
-        method: The method.
-        path: The path as it is declared: ``/hooks``, or ``/files/{rest:path}``.
-        fixed: The path that a request must have, or begin with.
-        rest: The name of the parameter that holds the rest of the path; empty if the path is exact.
-    """
-
-    method: str
-    path: str
-    fixed: str
-    rest: str
+    method: str  # the method
+    path: str  # the path as it is declared: ``/hooks``, or ``/files/{rest:path}``
+    fixed: str  # the path that a request must have, or begin with
+    rest: str  # the name of the parameter that holds the rest of the path; empty if the path is exact
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

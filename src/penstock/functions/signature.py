@@ -55,12 +55,6 @@ class Signature:
         handler: The function.
         name: Its name.
         of: For a batch function: the type of one call, whose parameters are then its arguments.
-
-    Attributes:
-        arguments: Its arguments, as a `TypedDict`.
-        returns: The annotation of its result.
-        encoder: Encodes its arguments, which are stored.
-        results: Encodes its results.
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, of: Callable[..., Any] | None = None) -> None:
@@ -73,17 +67,18 @@ class Signature:
         tables = {name: target_of(field) for name, field in fields.items()}
         self.ids = {name: of for name, of in tables.items() if id_prefix_of(of) is not None}  # of managed tables
         self._fields = fields
-        self.arguments = _make_typed_dict(name, fields)
+        self.arguments = _make_typed_dict(name, fields)  # its arguments, as a `TypedDict`
+        # encodes its arguments, which are stored
         self.encoder: Encoder = _build(name, lambda: _reuse(_argument_encoder, tuple(fields.items())))
         is_timed = "now_op" in repr(self.encoder.schema)
         self._arguments = strict_validator(self.encoder.schema) if is_timed else self.encoder.validator
         result = hints.get("return", Any)
         if of is not None:
             result = result_of_one(_hints(handler, name).get("return", Any), name)
-        self.returns = result
+        self.returns = result  # the annotation of its result
         self.returns_nothing = result is None or result is type(None)
         self._result: SchemaValidator | None
-        self.results: Encoder
+        self.results: Encoder  # encodes its results
         self._result, self.results = _build(name, lambda: _reuse(_result_checks, result))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,18 +33,13 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller that a function runs for.
+    """The caller that a function runs for."""
 
-    Attributes:
-        identity: The user; None for the system, and for a caller from outside without a token.
-        is_system: Whether it is the program itself: its jobs, crons, commands and Python. No guard applies to it.
-        request: The request that the call came with; None for a call from Python, and for jobs.
-        refusal: The reason why what it sent as ``authorization`` names nobody, if its function is to judge that.
-    """
-
-    identity: Identity | None = None
+    identity: Identity | None = None  # the user; None for the system, and for a caller from outside without a token
+    # whether it is the program itself: its jobs, crons, commands and Python. No guard applies to it
     is_system: bool = False
-    request: RequestInfo | None = None
+    request: RequestInfo | None = None  # the request that the call came with; None for a call from Python, and for jobs
+    # the reason why what it sent as ``authorization`` names nobody, if its function is to judge that
     refusal: Unauthenticated | None = field(default=None, compare=False, repr=False)
 
     @property

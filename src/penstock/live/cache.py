@@ -18,13 +18,10 @@ class EntryCache:
     Args:
         most: The number of entries that can be watched.
         most_bytes: The bytes of their answers together.
-
-    Attributes:
-        bytes: Those of all answers.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
-        self.bytes = 0
+        self.bytes = 0  # those of all answers
         self._most, self._most_bytes = most, most_bytes
         self._entries: dict[Key, Entry] = {}
         self._kept: dict[Entry, float] = {}  # unwatched entries, and until when they are kept

@@ -37,31 +37,18 @@ class Answer:
 
 
 class EntryReport(NamedTuple):
-    """How a watched query fares.
+    """How a watched query fares."""
 
-    Attributes:
-        function: Its name.
-        arguments: Its arguments, as text.
-        caller: For whom it runs, masked; None if it has not asked, so that its answer is everybody's.
-        watchers: How many watch it.
-        watched_for: Seconds since it was first watched.
-        runs: How often it ran.
-        seconds: The time that its runs took together, in seconds.
-        causes: The causes of its last runs, the newest one last.
-        stale: Whether it has no answer as of the newest tick yet.
-        sessions: Who watches, masked, and from where; up to ten of them.
-    """
-
-    function: str
-    arguments: str
-    caller: str | None
-    watchers: int
-    watched_for: float
-    runs: int
-    seconds: float
-    causes: tuple[str, ...]
-    stale: bool
-    sessions: tuple[str, ...]
+    function: str  # its name
+    arguments: str  # its arguments, as text
+    caller: str | None  # for whom it runs, masked; None if it has not asked, so that its answer is everybody's
+    watchers: int  # how many watch it
+    watched_for: float  # seconds since it was first watched
+    runs: int  # how often it ran
+    seconds: float  # the time that its runs took together, in seconds
+    causes: tuple[str, ...]  # the causes of its last runs, the newest one last
+    stale: bool  # whether it has no answer as of the newest tick yet
+    sessions: tuple[str, ...]  # who watches, masked, and from where; up to ten of them
 
 
 @dataclass(slots=True, eq=False)

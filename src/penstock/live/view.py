@@ -19,28 +19,19 @@ MOST_QUERIES = 1000
 
 
 class Tick(NamedTuple):
-    """A snapshot to which watched queries were brought.
+    """A snapshot to which watched queries were brought."""
 
-    Attributes:
-        number: Its number in this process, greater than that of all ticks before.
-        clock: A time of the database, in a unit of its own. It covers all that the snapshot shows, and never falls,
-            also over processes and restarts.
-    """
-
-    number: int
+    number: int  # its number in this process, greater than that of all ticks before
+    # a time of the database, in a unit of its own. It covers all that the snapshot shows, and never falls, also over
+    # processes and restarts
     clock: int
 
 
 class Step(NamedTuple):
-    """The answers that a client lacked, all as of one tick.
+    """The answers that a client lacked, all as of one tick."""
 
-    Attributes:
-        tick: The tick.
-        answers: The answers that the client does not have yet, by the numbers of their queries.
-    """
-
-    tick: Tick
-    answers: Mapping[int, Answer]
+    tick: Tick  # the tick
+    answers: Mapping[int, Answer]  # the answers that the client does not have yet, by the numbers of their queries
 
 
 class Entries(Protocol):
@@ -73,20 +64,13 @@ class _Pin:
 
 
 class View:
-    """The queries that one client watches. Made by `LiveQueries.view`.
-
-    Attributes:
-        moved: Set when `step` may give something.
-        closed: Whether it gives nothing any more.
-        queries: The entries of its queries, by their numbers.
-        caller: The client, as it is known now.
-    """
+    """The queries that one client watches. Made by `LiveQueries.view`."""
 
     def __init__(self, entries: Entries, caller: Caller) -> None:
-        self.caller = caller
-        self.moved = asyncio.Event()
-        self.closed = False
-        self.queries: dict[int, Entry] = {}
+        self.caller = caller  # the client, as it is known now
+        self.moved = asyncio.Event()  # set when `step` may give something
+        self.closed = False  # whether it gives nothing any more
+        self.queries: dict[int, Entry] = {}  # the entries of its queries, by their numbers
         self._entries = entries
         self._given: dict[int, bytes] = {}  # the answers that the client has
         self._journals: dict[int, str | None] = {}  # of its answers; before the first one, that it asked with

@@ -6,8 +6,7 @@ from typing import Any
 
 from penstock.app import Backend
 from penstock.errors import DataError, UsageError
-from penstock.operations.names import BY_NAME, select
-from penstock.operations.operation import Given, Noun, Parameter, Refusal
+from penstock.operations.operation import BY_NAME, Given, Noun, Parameter, Refusal, select
 
 noun = Noun("crons")
 _CRON = Parameter("cron", "name", needed=True)

@@ -7,9 +7,9 @@ Owns the shape of an operation. Leaves to each door how parameters are written t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from penstock.app import Backend
 from penstock.dataclass import dataclass
@@ -39,52 +39,31 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of an operation.
+    """A parameter of an operation."""
 
-    Attributes:
-        name: Its name in JSON, in URLs and in forms.
-        kind: What it takes.
-        about: The help of its option. A parameter without help is an argument on the command line.
-        needed: Whether it must be given.
-        spelled: Its option, if that is not the name with dashes.
-        metavar: How the help of a command shows what it takes.
-        choices: What a choice, or each state, is one of.
-        least: The least number.
-        most: The greatest number.
-        default: The length of a list if no other was asked for.
-        of_requests: Whether only requests have it, and commands have no use for it.
-    """
-
-    name: str
-    kind: Kind = "text"
-    about: str = ""
-    needed: bool = False
-    spelled: str = ""
-    metavar: str | None = None
-    choices: tuple[str, ...] = ()
+    name: str  # its name in JSON, in URLs and in forms
+    kind: Kind = "text"  # what it takes
+    about: str = ""  # the help of its option. A parameter without help is an argument on the command line
+    needed: bool = False  # whether it must be given
+    spelled: str = ""  # its option, if that is not the name with dashes
+    metavar: str | None = None  # how the help of a command shows what it takes
+    choices: tuple[str, ...] = ()  # what a choice, or each state, is one of
     least: int | None = None
     most: int | None = None
-    default: int | None = None
-    of_requests: bool = False
+    default: int | None = None  # the length of a list if no other was asked for
+    of_requests: bool = False  # whether only requests have it, and commands have no use for it
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question to a person before an operation.
-
-    Attributes:
-        text: The question.
-        consequence: What would happen.
-        count: How many things are to be changed: up to one is changed without asking. None to ask in any case.
-        none: What a form tells if there are none.
-        found: Parameters that are decided by now, for the run after the answer.
-    """
+    """The question to a person before an operation."""
 
     text: str
-    consequence: str = ""
+    consequence: str = ""  # what would happen
+    # how many things are to be changed: up to one is changed without asking. None to ask in any case
     count: int | None = None
-    none: str = ""
-    found: Given = field(default_factory=dict)
+    none: str = ""  # what a form tells if there are none
+    found: Given = field(default_factory=dict)  # parameters that are decided by now, for the run after the answer
 
     @property
     def needs_answer(self) -> bool:
@@ -111,31 +90,20 @@ Refusals = Mapping[type[PenstockError], Refusal]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that can be done to a noun, or seen of it.
+    """Something that can be done to a noun, or seen of it."""
 
-    Attributes:
-        noun: The noun: the group of its commands, and the first part of its path.
-        verb: What is done; empty to list what there is.
-        about: What it does, as the help of a command.
-        run: Does it. `answers`, `tells` and the command line show the result.
-        takes: Its parameters.
-        changes: Whether it changes something. It is then a POST, and stands in the audit log.
-        asks: Makes the question that the command line asks before.
-        tells: What a person hears after: a text with places for parameters and parts of the result, or what makes it.
-        answers: Makes JSON of the result.
-        refusals: How HTTP answers certain errors.
-    """
-
-    noun: str
-    verb: str
-    about: str
-    run: Run
+    noun: str  # the noun: the group of its commands, and the first part of its path
+    verb: str  # what is done; empty to list what there is
+    about: str  # what it does, as the help of a command
+    run: Run  # does it. `answers`, `tells` and the command line show the result
     takes: tuple[Parameter, ...]
-    changes: bool
+    changes: bool  # whether it changes something. It is then a POST, and stands in the audit log
+    # makes the question that the command line asks before
     asks: Callable[[Backend, Given], Awaitable[Question]] | None = None
+    # what a person hears after: a text with places for parameters and parts of the result, or what makes it
     tells: str | Callable[[Given, Any], str] = ""
-    answers: Callable[[Any], Any] = lambda found: found
-    refusals: Refusals = field(default_factory=dict)
+    answers: Callable[[Any], Any] = lambda found: found  # makes JSON of the result
+    refusals: Refusals = field(default_factory=dict)  # how HTTP answers certain errors
 
     @property
     def path(self) -> str:
@@ -150,16 +118,11 @@ class Operation:
 
 
 class Noun:
-    """A noun, whose decorators make operations of functions: the name is the verb, and the docstring the help.
-
-    Attributes:
-        name: Its name.
-        operations: Its operations, in the order in which they are declared.
-    """
+    """A noun, whose decorators make operations of functions: the name is the verb, and the docstring the help."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.operations: list[Operation] = []
+        self.name = name  # its name
+        self.operations: list[Operation] = []  # its operations, in the order in which they are declared
 
     def lists(self, *takes: Parameter, **how: Any) -> Callable[[Run], Operation]:
         """Declare what shows all that there is; `how` as `Operation` takes it."""
@@ -181,3 +144,28 @@ class Noun:
             return made
 
         return declare
+
+
+BY_NAME = (
+    Parameter("text", about="Only names that contain this text, in any case.", metavar="TEXT"),
+    Parameter("limit", "page", "How many to list.", default=1000),
+    Parameter("after", about="Only names that come after this one.", metavar="NAME"),
+)
+
+
+class Named(Protocol):
+    """Something with a name."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+def select(found: Iterable[N], given: Given) -> list[N]:
+    """Select what the parameters ask for, in the order of names."""
+    text, after = (given.get("text") or "").lower(), given.get("after") or ""
+    chosen = [one for one in found if text in one.name.lower() and one.name > after]
+    return sorted(chosen, key=lambda one: one.name)[: given.get("limit")]

@@ -17,8 +17,19 @@ from penstock.app import App, Backend
 from penstock.errors import DataError, UsageError, ValueInvalid
 from penstock.jobs.job import JobStatus, job_uuid
 from penstock.observe.readable import amount
-from penstock.operations.names import BY_NAME, select
-from penstock.operations.operation import Given, Noun, Operation, Parameter, Question, Refusal, Refusals, Run, ask_of
+from penstock.operations.operation import (
+    BY_NAME,
+    Given,
+    Noun,
+    Operation,
+    Parameter,
+    Question,
+    Refusal,
+    Refusals,
+    Run,
+    ask_of,
+    select,
+)
 from penstock.reactive.filter import GONE, STATES, TaskFilter
 from penstock.schema.table import Table
 

@@ -1,14 +1,17 @@
 """``/admin``: each operation as a route, ``/admin/<noun>/<verb>``, for people and programs that have the admin token.
 
-Owns admission, the number of requests at once, and the form of answers and errors. `operations` says what can be done.
+Owns admission, the number of requests at once, the form of answers and errors, and the audit log. `operations` says
+what can be done.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from uuid import UUID
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -20,13 +23,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock import errors
 from penstock.app import Backend
 from penstock.calls.run.dispatch import Places
+from penstock.calls.run.engine import Engine
 from penstock.config import Config
+from penstock.dataclass import dataclass
+from penstock.errors import PenstockError
+from penstock.observe.logs import event
 from penstock.operations.every import OPERATIONS
 from penstock.operations.operation import Given, Noun, Operation, Parameter
 from penstock.server.access import admit, exchange_of
 from penstock.server.adminwords import read_words, values_of
 from penstock.server.answers import Answer, answer_error, name_of, refusal
-from penstock.server.audited import audit
 from penstock.server.http import not_routed, open_backend, send_answer, send_json
 from penstock.server.opening import Opening
 from penstock.server.requests import Refused
@@ -124,3 +130,33 @@ def _refusing(operation: Operation, given: Given) -> Iterator[None]:
             raise
         text = found.text.format(**{**given, "what": error.what}) or str(error)
         raise Refused(found.status, found.code, text) from error
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How an act ended, as the audit log tells it."""
+
+    told: str = "Not done: an unexpected error."
+
+
+@asynccontextmanager
+async def audit(engine: Engine, who: str, role: str, act: str, about: Mapping[str, Any]) -> AsyncIterator[Outcome]:
+    """Log an act, for a block that does it and says how it ended.
+
+    Args:
+        engine: The store and the clock.
+        who: Who does it.
+        role: In which role.
+        act: The name of the act.
+        about: What it is about, without secrets.
+    """
+    act_id, outcome = UUID(int=engine.clock.uuid7()), Outcome()
+    await engine.store.audit.begin(act_id, engine.clock.now(), who, role, act, about)
+    try:
+        yield outcome
+    except PenstockError as error:
+        outcome.told = f"Not done: {error}"
+        raise
+    finally:
+        event("audit.act", logging.INFO, who=who, act=act, about=about, outcome=outcome.told)
+        await engine.store.audit.end(act_id, outcome.told)

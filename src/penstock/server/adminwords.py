@@ -52,21 +52,13 @@ def values_of(words: Given, operation: Operation) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of a kind are written.
+    """How values of a kind are written."""
 
-    Attributes:
-        must_be: What is told of a wrong value.
-        fits: Whether a value is one.
-        in_url: Reads one in a URL.
-        several: Whether several may be given: in JSON as an array, in a URL by repeating the word.
-        commas: Whether several may also stand between commas in a URL.
-    """
-
-    must_be: str
-    fits: Callable[[Any, Parameter], bool]
-    in_url: Callable[[str], Any] = str
-    several: bool = False
-    commas: bool = False
+    must_be: str  # what is told of a wrong value
+    fits: Callable[[Any, Parameter], bool]  # whether a value is one
+    in_url: Callable[[str], Any] = str  # reads one in a URL
+    several: bool = False  # whether several may be given: in JSON as an array, in a URL by repeating the word
+    commas: bool = False  # whether several may also stand between commas in a URL
 
 
 def _is_text(value: Any, _one: Parameter) -> bool:

@@ -28,22 +28,14 @@ _LONGEST_DATA = 2000
 
 @dataclass(slots=True)
 class Exchange:
-    """A request while it is answered: what the form of an error depends on, and what the log is told of it.
+    """A request while it is answered: what the form of an error depends on, and what the log is told of it."""
 
-    Attributes:
-        request_id: Its id.
-        dev: Whether the caller sees the text of each error, and what functions log.
-        function: The function that it calls.
-        form: The form of the values in its answer.
-        error: The name of its error, as in the answer's ``code``.
-        headers: Its headers, by names in small letters; the first of several with one name.
-    """
-
-    request_id: str
-    dev: bool
-    function: str = ""
-    form: Format = Format.CLEAN
-    error: str = ""
+    request_id: str  # its id
+    dev: bool  # whether the caller sees the text of each error, and what functions log
+    function: str = ""  # the function that it calls
+    form: Format = Format.CLEAN  # the form of the values in its answer
+    error: str = ""  # the name of its error, as in the answer's ``code``
+    # its headers, by names in small letters; the first of several with one name
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property

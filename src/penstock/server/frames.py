@@ -23,13 +23,9 @@ _AT_ONCE = 4  # connections that read a message with more; the others wait for t
 
 
 class _Reader(StreamReader):
-    """Throws away the middle of a frame that is too large.
+    """Throws away the middle of a frame that is too large."""
 
-    Attributes:
-        lost: The bytes that were thrown away since the last frame.
-    """
-
-    lost = 0
+    lost = 0  # the bytes that were thrown away since the last frame
 
     def read_exact(self, n: int) -> Generator[None, None, bytearray]:
         if n <= MOST_BYTES:
@@ -62,12 +58,9 @@ class _Frames(ServerProtocol):
 
 
 class WebSocketFrames(WebSocketsSansIOProtocol):
-    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up.
+    """Cuts a connection whose client does not read: what is unsent for it would be kept until the system gives up."""
 
-    Attributes:
-        turns: The connections that hold a large message, in their order. The first few of these are read.
-    """
-
+    # the connections that hold a large message, in their order. The first few of these are read
     turns: ClassVar[dict[WebSocketFrames, None]] = {}
 
     def __init__(self, *args: Any, **how: Any) -> None:

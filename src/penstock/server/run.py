@@ -1,7 +1,7 @@
 """Serves an app over HTTP until the process is told to stop.
 
 Owns the listening socket, the signals, and the order of stopping: take on no more calls and jobs, finish those under
-way within the grace time, close the database.
+way within the grace time, close the database. Owns which headers of a trusted proxy count.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from types import FrameType
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
@@ -31,8 +33,42 @@ from penstock.server.frames import WebSocketFrames
 from penstock.server.httpactions import ActionStream
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
-from penstock.server.proxies import ProxyHeaders
 from penstock.server.subscribe import EventStream
+
+_HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+_PAIR = re.compile(rb'(?:^|;)\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^;]*))')
+_SCHEMES = {b"http", b"https"}
+
+
+class ProxyHeaders(ProxyHeadersMiddleware):
+    """Takes scheme, host and address of a request from the headers of a proxy that is trusted.
+
+    Uvicorn reads ``x-forwarded-proto`` and ``x-forwarded-for``. To these come ``x-forwarded-host``, and ``forwarded``
+    if a proxy sends none of the others. Of several values the last one counts: the nearest proxy has added it.
+    """
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        client = scope.get("client")
+        if client is not None and client[0] in self.trusted_hosts:
+            scheme, host = _read_url(scope["headers"])
+            if scheme in _SCHEMES:
+                scope["scheme"] = scheme.decode() if scope["type"] == "http" else scheme.decode().replace("http", "ws")
+            if _HOST.fullmatch(host):
+                others = [header for header in scope["headers"] if header[0] != b"host"]
+                scope["headers"] = [(b"host", host), *others]
+        await super().__call__(scope, receive, send)
+
+
+def _read_url(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    """The scheme and the host that a proxy names; empty if it does not, or if the scheme is uvicorn's to read."""
+    given = dict(headers)
+    host = given.get(b"x-forwarded-host", b"").rpartition(b",")[2].strip()
+    if any(name.startswith(b"x-forwarded-") for name in given) or b"forwarded" not in given:
+        return b"", host
+    last = given[b"forwarded"].rpartition(b",")[2].lower()
+    pairs = {name: quoted or plain.strip() for name, quoted, plain in _PAIR.findall(last)}
+    return pairs.get(b"proto", b""), pairs.get(b"host", b"")
+
 
 _BACKLOG = 2048
 _PING_SECONDS = 10.0  # some clients leave after 30 silent seconds

@@ -29,21 +29,13 @@ _NOBODY = ex.OneOf(ex.Constant(Kind.TEXT, ""), ())
 
 @dataclass(slots=True, eq=False)
 class CallersRule:
-    """A rule for one caller.
+    """A rule for one caller."""
 
-    Attributes:
-        statements: Those of its table.
-        verb: What it allows.
-        function: The rule as it is declared.
-        given: Its arguments after the row.
-        condition: What it says of a row; None if SQL cannot say it, for `reason`.
-    """
-
-    statements: TableStatements
-    verb: Verb
-    function: Any
-    given: tuple[Any, ...]
-    condition: ex.Condition | None
+    statements: TableStatements  # those of its table
+    verb: Verb  # what it allows
+    function: Any  # the rule as it is declared
+    given: tuple[Any, ...]  # its arguments after the row
+    condition: ex.Condition | None  # what it says of a row; None if SQL cannot say it, for `reason`
     reason: str = ""
 
     def allows(self, row: Table) -> bool:

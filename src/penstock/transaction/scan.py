@@ -21,7 +21,6 @@ from penstock.store.session import Row
 from penstock.store.sql.dialect import ALL, Where
 from penstock.store.sql.statements import TableStatements
 from penstock.transaction.aggregates import Aggregated, Groups, aggregate
-from penstock.transaction.bounds import segment_of
 from penstock.transaction.pages import (
     BEGINNING,
     END,
@@ -37,7 +36,7 @@ from penstock.transaction.pages import (
 from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import CallersRule, rule_of
 from penstock.transaction.search import Search, make_search
-from penstock.transaction.segments import Direction, Segment, after, after_until, until
+from penstock.transaction.segments import Direction, Segment, after, after_until, segment_of, until
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 

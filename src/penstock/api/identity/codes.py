@@ -28,20 +28,13 @@ _THREADS = 4  # of their own, so that no flood of wrong codes holds up the keys 
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """Somebody who was sent to a provider.
+    """Somebody who was sent to a provider."""
 
-    Attributes:
-        provider: The provider, which has a client for the dashboard.
-        redirect_uri: Where it sends them back to.
-        state: What it has to send back with them.
-        nonce: What its ID token has to contain.
-        verifier: What proves to it that who redeems the code has sent them.
-    """
-
-    provider: OIDC
-    redirect_uri: str
-    state: str = field(default_factory=secret, repr=False)
-    nonce: str = field(default_factory=secret, repr=False)
+    provider: OIDC  # the provider, which has a client for the dashboard
+    redirect_uri: str  # where it sends them back to
+    state: str = field(default_factory=secret, repr=False)  # what it has to send back with them
+    nonce: str = field(default_factory=secret, repr=False)  # what its ID token has to contain
+    # what proves to it that who redeems the code has sent them
     verifier: str = field(default_factory=secret, repr=False)
 
 

@@ -1,5 +1,7 @@
 """The public keys of one provider of identities, and what it says of itself: fetched when needed, and kept.
 
+`OwnKeys` are the ones of the program, read from its own database.
+
 Owns when they are fetched. A stale set is served while the next one is fetched, and for a day if the provider is away.
 For an unknown key the provider is asked again, but no more often than every 30 seconds, however many tokens come.
 """
@@ -14,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
+from penstock.calls.run.signing import ALGORITHM, Signing
 from penstock.calls.run.threads import Threads
 from penstock.clock import Clock, SystemClock
 from penstock.errors import ProviderUnavailable
-from penstock.identity.providers import OIDC, WithKeys, is_safe, issuer_url, key_set_in
+from penstock.identity.providers import OIDC, CustomJWT, OwnJWT, WithKeys, is_safe, issuer_url, key_set_in
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event
 
 if TYPE_CHECKING:
     import jwt
+
 
 _FRESH, _SERVED = 300.0, 86400.0  # seconds
 _COOL_DOWN, _AFTER_FAILURE = 30.0, 5.0
@@ -176,3 +180,31 @@ class _NoRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
+
+
+_NONE_YET = "data:," + json.dumps({"keys": []})
+
+
+class OwnKeys:
+    """The keys of the program; stands where the `KeySet` of another provider does."""
+
+    def __init__(self, own: OwnJWT, signing: Signing) -> None:
+        self.provider = CustomJWT(signing.issuer, _NONE_YET, ALGORITHM, own.application_id)
+        self._signing = signing
+
+    async def find(self, key_id: str) -> jwt.PyJWK | None:
+        """The key with an id; None if the program has none, or it is too old."""
+        import jwt  # noqa: PLC0415 - see `KeySet`
+
+        for again in (False, True):
+            for key in await self._signing.read(again=again):
+                if key.id == key_id:
+                    return jwt.PyJWK(dict(key.public))
+        return None
+
+    def has(self, key_id: str) -> bool:
+        """Whether the program has a key with this id, as far as is known without a look."""
+        return self._signing.has(key_id)
+
+    async def close(self) -> None:
+        """Nothing is under way."""

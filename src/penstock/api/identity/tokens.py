@@ -14,8 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from penstock.api.identity.codes import Codes, SignIn
-from penstock.api.identity.keys import KeySet
-from penstock.api.identity.ownkeys import OwnKeys
+from penstock.api.identity.keys import KeySet, OwnKeys
 from penstock.calls.run.engine import Engine
 from penstock.calls.run.threads import Threads
 from penstock.dataclass import dataclass
@@ -36,17 +35,11 @@ _FIX = "Sign in again."
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A token that was verified.
+    """A token that was verified."""
 
-    Attributes:
-        identity: Whom it names.
-        expires_at: When it holds no more; None for never.
-        holds: Whether it still holds, as far as is known without asking anybody.
-    """
-
-    identity: Identity
-    expires_at: datetime | None
-    holds: Callable[[], bool]
+    identity: Identity  # whom it names
+    expires_at: datetime | None  # when it holds no more; None for never
+    holds: Callable[[], bool]  # whether it still holds, as far as is known without asking anybody
 
 
 class Tokens:

@@ -101,10 +101,6 @@ class Tries:
         what: The function, for errors.
         turn: Its turn among other calls, for writes.
         for_ever: Whether to try without end, as a job does: its fence shows whether an attempt was committed.
-
-    Attributes:
-        number: The number of the attempt, from 1.
-        queue: The database queue that the attempt joins, or None.
     """
 
     __slots__ = ("_engine", "_for_ever", "_mark", "_spent", "_turn", "_until", "_what", "number", "queue")
@@ -116,8 +112,8 @@ class Tries:
         self._until = engine.machine.monotonic() + engine.config.database_wait
         self._spent = current_spent()
         self._mark: Mark | None = None
-        self.number = 0
-        self.queue: int | None = None
+        self.number = 0  # the number of the attempt, from 1
+        self.queue: int | None = None  # the database queue that the attempt joins, or None
 
     async def __aenter__(self) -> None:
         self.number += 1

@@ -14,15 +14,10 @@ _SHOWN = 20  # refused rows of a table
 
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """The rows of one table, or the files.
+    """The rows of one table, or the files."""
 
-    Attributes:
-        name: Its name in the snapshot.
-        table: Where it goes.
-    """
-
-    name: str
-    table: str
+    name: str  # its name in the snapshot
+    table: str  # where it goes
     stored: int = 0
     present: int = 0
     refused: int = 0

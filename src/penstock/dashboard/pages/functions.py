@@ -17,8 +17,7 @@ from penstock.dashboard.mask import mask, secrets_of
 from penstock.dashboard.page import Act, Answer, Page, Role, View
 from penstock.dataclass import dataclass
 from penstock.errors import PenstockError, ValueInvalid
-from penstock.functions.function import AnyFunction, FunctionKind
-from penstock.functions.written import signature_text
+from penstock.functions.function import AnyFunction, FunctionKind, signature_text
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.observe.errortext import error_text, trace_text

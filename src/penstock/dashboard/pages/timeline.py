@@ -37,25 +37,15 @@ _RUN = {"http.request": "request", "call.ran": "call", "job.ran": "job"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened.
+    """Something that happened."""
 
-    Attributes:
-        at: When it began.
-        until: When it ended; None if it took no time, or has not ended.
-        kind: The kind of thing.
-        what: What it is, such as a function.
-        link: The page about it.
-        note: What else is to be said.
-        bad: Whether it went wrong.
-    """
-
-    at: datetime
-    until: datetime | None
-    kind: str
-    what: str
-    link: str = ""
-    note: str = ""
-    bad: bool = False
+    at: datetime  # when it began
+    until: datetime | None  # when it ended; None if it took no time, or has not ended
+    kind: str  # the kind of thing
+    what: str  # what it is, such as a function
+    link: str = ""  # the page about it
+    note: str = ""  # what else is to be said
+    bad: bool = False  # whether it went wrong
 
 
 @dataclass(slots=True)

@@ -15,23 +15,14 @@ _CHUNKS_SINCE = (1, 28)
 
 @dataclass(frozen=True, slots=True)
 class ClientKind:
-    """A kind of client.
+    """A kind of client."""
 
-    Attributes:
-        name: The name that it gives, such as ``npm-1.28.0``.
-        is_npm: Whether it is Convex's in JavaScript, which keeps a session for life.
-        most_bytes: The bytes of a result that it reads.
-        keeps_token: Whether it sends the token that it has after each `AuthError`.
-        takes_chunks: Whether it takes a long transition in parts.
-        form: The form of its values.
-    """
-
-    name: str
-    is_npm: bool
-    most_bytes: int
-    keeps_token: bool
-    takes_chunks: bool
-    form: Format
+    name: str  # the name that it gives, such as ``npm-1.28.0``
+    is_npm: bool  # whether it is Convex's in JavaScript, which keeps a session for life
+    most_bytes: int  # the bytes of a result that it reads
+    keeps_token: bool  # whether it sends the token that it has after each `AuthError`
+    takes_chunks: bool  # whether it takes a long transition in parts
+    form: Format  # the form of its values
 
 
 def kind_of(name: str) -> ClientKind:

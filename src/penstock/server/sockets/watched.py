@@ -30,17 +30,13 @@ Fail = Callable[[InputError, str], bytes]  # the fields of an error, and the pat
 
 
 class Watched:
-    """See the module.
-
-    Attributes:
-        changes: The next modifications, by the numbers of their queries.
-        is_changing: While some of a message's queries are added: no transition may go out between two of them.
-    """
+    """See the module."""
 
     _clock = SystemClock()
 
     def __init__(self, client: ClientKind, view: View, backend: Backend, fail: Fail) -> None:
-        self.changes: dict[int, bytes] = {}
+        self.changes: dict[int, bytes] = {}  # the next modifications, by the numbers of their queries
+        # while some of a message's queries are added: no transition may go out between two of them
         self.is_changing = False
         self._client = client
         self._view = view

@@ -29,22 +29,14 @@ class EntryCall(NamedTuple):
 
 
 class Batch:
-    """The runs of due entries in the snapshot of one tick.
-
-    Attributes:
-        session: The snapshot.
-        tick: If it is a late batch, the tick whose snapshot it is.
-        late: If it is a late batch, its entries whose answers were not taken.
-        missed: If it is a late batch, the changes since its tick.
-        demanded: If it is a late batch, the interests that lack no change since its tick.
-    """
+    """The runs of due entries in the snapshot of one tick."""
 
     def __init__(self, runner: FunctionCalls, session: Session, wake: asyncio.Event) -> None:
-        self.session = session
-        self.tick = Tick(0, 0)
-        self.late = set[Entry]()
-        self.missed: list[CapturedChange] = []
-        self.demanded = frozenset[int]()
+        self.session = session  # the snapshot
+        self.tick = Tick(0, 0)  # if it is a late batch, the tick whose snapshot it is
+        self.late = set[Entry]()  # if it is a late batch, its entries whose answers were not taken
+        self.missed: list[CapturedChange] = []  # if it is a late batch, the changes since its tick
+        self.demanded = frozenset[int]()  # if it is a late batch, the interests that lack no change since its tick
         self._runner = runner
         self._wake = wake
         self._waiting = deque[tuple[Entry, str]]()

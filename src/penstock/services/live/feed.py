@@ -16,13 +16,10 @@ _MOST_CHANGES = 10_000  # of one tick; to run all queries again takes less time 
 
 
 class LiveFeed:
-    """The change feed, as live queries read it. No store remembers their position.
-
-    Attributes:
-        position: That of the last tick's snapshot, or None if the next tick is to run all queries.
-    """
+    """The change feed, as live queries read it. No store remembers their position."""
 
     def __init__(self, changes: Changes) -> None:
+        # that of the last tick's snapshot, or None if the next tick is to run all queries
         self.position: Position | None = None
         self._changes = changes
         self._dropped: Dropped | None = None  # as the last tick found it

@@ -36,18 +36,13 @@ class _Unknown(Exception):
 
 
 class Reads:
-    """The reads of the queries that one process watches.
-
-    Attributes:
-        captured: The tables that are captured, by the numbers of their interests.
-        with_jobs: The entries that read the statuses of jobs.
-        with_files: The entries that looked for files.
-    """
+    """The reads of the queries that one process watches."""
 
     def __init__(self, store: Store, clock: Clock, definitions: Iterable[TableDefinition]) -> None:
+        # the tables that are captured, by the numbers of their interests
         self.captured: dict[int, TableDefinition] = {}
-        self.with_jobs = set[Entry]()
-        self.with_files = set[Entry]()
+        self.with_jobs = set[Entry]()  # the entries that read the statuses of jobs
+        self.with_files = set[Entry]()  # the entries that looked for files
         self._store = store
         self._clock = clock
         self._declared = {identity_of(live_interest(one)): one for one in definitions if one.live}

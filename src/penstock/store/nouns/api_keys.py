@@ -14,19 +14,12 @@ from penstock.store.session import Row
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyRow:
-    """An API key.
+    """An API key."""
 
-    Attributes:
-        name: Its name, which no other key has.
-        scopes: The words that functions can ask for.
-        created_at: When it was created.
-        expires_at: When it holds no more; None for never.
-    """
-
-    name: str
-    scopes: tuple[str, ...]
-    created_at: datetime
-    expires_at: datetime | None
+    name: str  # its name, which no other key has
+    scopes: tuple[str, ...]  # the words that functions can ask for
+    created_at: datetime  # when it was created
+    expires_at: datetime | None  # when it holds no more; None for never
 
 
 class ApiKeys(Noun, queries=("api_keys",)):

@@ -18,25 +18,15 @@ _KEPT = timedelta(days=400)  # more than a year, as auditors ask for
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """Something that somebody has done.
+    """Something that somebody has done."""
 
-    Attributes:
-        id: Its id; those of later acts are greater.
-        at: When it began.
-        who: Who did it: the name of an API key or of a user, and the issuer.
-        role: The role in which they did it.
-        act: What it was.
-        about: The words that say of what.
-        outcome: What they were told; None if its process ended before it did.
-    """
-
-    id: UUID
-    at: datetime
-    who: str
-    role: str
-    act: str
-    about: Mapping[str, Any]
-    outcome: str | None
+    id: UUID  # its id; those of later acts are greater
+    at: datetime  # when it began
+    who: str  # who did it: the name of an API key or of a user, and the issuer
+    role: str  # the role in which they did it
+    act: str  # what it was
+    about: Mapping[str, Any]  # the words that say of what
+    outcome: str | None  # what they were told; None if its process ended before it did
 
 
 class Audit(Noun, queries=("audit",)):

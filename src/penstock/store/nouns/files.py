@@ -73,13 +73,9 @@ class Space:
 
 
 class Files(Noun, queries=("files",)):
-    """Files at rest.
+    """Files at rest."""
 
-    Attributes:
-        owes: Whether a transaction of this process has deleted files since the pruner looked.
-    """
-
-    owes = False
+    owes = False  # whether a transaction of this process has deleted files since the pruner looked
 
     async def space(self) -> Space:
         """The space of this database."""

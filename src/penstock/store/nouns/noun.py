@@ -61,21 +61,15 @@ class Access(ABC):
         given: dict[type, Convert] = {datetime: cls.time, UUID: cls.uuid, timedelta: cls.duration, tuple: cls.items}
         cls.forms = {bool: bool, **{kind: one for kind, one in given.items() if one is not keep}, **FORMS}
 
-    @abstractmethod
-    async def look(self, query: Query, values: Values) -> Sequence[Row]:
-        """Run a query that only reads, in a transaction of its own."""
+    async def look(self, query: Query, values: Values, rows: Sequence[Values] | None = None) -> Sequence[Row]:
+        """Run a query that only reads, in a transaction of its own; with `rows` for each of these, at least one."""
+        async with reading(self.begin_read) as session:
+            return await self.fetch(session, query, values, rows)
 
-    @abstractmethod
-    async def look_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
-        """Run a query that only reads for each of some rows, in a transaction of its own."""
-
-    @abstractmethod
-    async def run(self, query: Query, values: Values) -> Sequence[Row]:
-        """Run a query in a transaction of its own."""
-
-    @abstractmethod
-    async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
-        """Run a query for each of some rows, in a transaction of its own."""
+    async def run(self, query: Query, values: Values, rows: Sequence[Values] | None = None) -> Sequence[Row]:
+        """Run a query in a transaction of its own; with `rows` for each of these, at least one."""
+        async with writing(self.begin_write) as session:
+            return await self.fetch(session, query, values, rows)
 
     @abstractmethod
     async def fetch_each(
@@ -86,8 +80,12 @@ class Access(ABC):
         `values` are parameters that are the same for all.
         """
 
-    async def fetch(self, session: OpenTransaction, query: Query, values: Values) -> Sequence[Row]:
+    async def fetch(
+        self, session: OpenTransaction, query: Query, values: Values, each: Sequence[Values] | None = None
+    ) -> Sequence[Row]:
         """Run a query with the statements that follow it; the rows of all."""
+        if each is not None:
+            return await self.fetch_each(session, query, each, values)
         rows = await session.fetch(query.statement, self.args(query, values))
         for then in query.then:
             rows = [*rows, *await session.fetch(then.statement, self.args(then, values))]
@@ -148,7 +146,7 @@ class Noun:
         return await self._access.look(self._queries[query_name], values)
 
     async def _look_each(self, query_name: str, rows: Sequence[Values], /, **values: Any) -> Sequence[Row]:
-        return () if not rows else await self._access.look_each(self._queries[query_name], rows, values)
+        return () if not rows else await self._access.look(self._queries[query_name], values, rows)
 
     async def _ask(self, session: OpenTransaction | None, query_name: str, /, **values: Any) -> Sequence[Row]:
         return await (
@@ -159,7 +157,7 @@ class Noun:
         return await self._access.run(self._queries[query_name], values)
 
     async def _run_each(self, query_name: str, rows: Sequence[Values], /, **values: Any) -> Sequence[Row]:
-        return () if not rows else await self._access.run_each(self._queries[query_name], rows, values)
+        return () if not rows else await self._access.run(self._queries[query_name], values, rows)
 
     async def _execute(self, session: OpenTransaction, query_name: str, /, **values: Any) -> int:
         query = self._queries[query_name]

@@ -203,10 +203,7 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
 
     async def backlog(self, most: int) -> builtins.list[AsideCount]:
         """The set-aside messages of each outbox, by state; no more than `most` of each are counted."""
-        return [
-            AsideCount(outbox, state, number, self._access.time(oldest_at), used_up)
-            for outbox, state, number, oldest_at, used_up in await self._look("backlog", most=most)
-        ]
+        return self._read(AsideCount, await self._look("backlog", most=most))
 
     async def pause(self, name: str, *, paused: bool) -> bool:
         """Send nothing of an outbox, or go on; False if there is none."""
@@ -308,51 +305,31 @@ class Outboxes(Noun, queries=("outboxes", "feed")):
         return at
 
     async def _list(self, name: str | None) -> builtins.list[OutboxRow]:
-        return [self._outbox(row) for row in await self._look("list", name=name)]
-
-    def _outbox(self, row: Row) -> OutboxRow:
-        number, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, *state = row
-        ready, paused, backfill, skips, trouble, delivered, delivered_at, rate, meanings, passed, fence = state
-        access = self._access
-        return OutboxRow(
-            id=number,
-            plan=OutboxPlan(name, function, kind, source, spec, version, access.duration(keep_for)),
-            interests=tuple(access.items(interests)),
-            declared_at=access.time(declared_at),
-            epoch=epoch,
-            ready=bool(ready),
-            paused=bool(paused),
-            backfill=backfill,
-            skips=tuple(access.items(skips)),
-            trouble=None if trouble is None else Trouble.parse(trouble),
-            delivered=delivered,
-            delivered_at=access.time(delivered_at),
-            rate=rate,
-            meanings={int(number): said for number, said in json.loads(meanings).items()},
-            passed=frozenset((number, key) for number, key in json.loads(passed)),
-            fence=fence or 0,
+        return self._read(
+            OutboxRow,
+            await self._look("list", name=name),
+            meanings=lambda row: {int(number): said for number, said in json.loads(row["meanings"]).items()},
+            passed=lambda row: frozenset((number, key) for number, key in json.loads(row["passed"])),
+            fence=lambda row: row["fence"] or 0,
         )
 
     def _asides(self, rows: Sequence[Row]) -> builtins.list[Aside]:
-        return [self._aside(row) for row in rows]
+        return self._read(Aside, rows, change=self._change_of, trouble=self._trouble_of)
 
-    def _aside(self, row: Row) -> Aside:
-        seq, interest, kind, row_key, before, after, changed_at, key, state, *known = row
-        attempts, failed_at, retry_at, error, traceback, deaths, used_up, as_insert = known
-        trouble = None
-        if failed_at is not None:
-            trouble = Trouble(
-                seq=seq,
-                attempts=attempts,
-                since=self._access.time(failed_at),
-                retry_at=self._access.time(retry_at),
-                error=error or "",
-                traceback=traceback,
-                halted=bool(used_up),
-                deaths=deaths,
-            )
-        change = CapturedChange(seq, interest, kind, row_key, before, after, self._access.time(changed_at))
-        return Aside(change, key, state, trouble, bool(as_insert))
+    def _change_of(self, row: Row) -> CapturedChange:
+        (change,) = self._read(CapturedChange, [row], key=lambda row: row["row_key"])
+        return change
+
+    def _trouble_of(self, row: Row) -> Trouble | None:
+        if row["failed_at"] is None:
+            return None
+        return Trouble(
+            since=self._access.time(row["failed_at"]),
+            retry_at=self._access.time(row["retry_at"]),
+            error=row["error"] or "",
+            halted=bool(row["used_up"]),
+            **{name: row[name] for name in ("seq", "attempts", "traceback", "deaths")},
+        )
 
 
 def _step_values(step: Step) -> dict[str, Any]:

@@ -72,7 +72,7 @@ from unnest(:keys::text[], :afters::text[]) with ordinality as t (key, after, pl
 -- Unbounded: it reads them all.
 select id, name, function, kind, source, spec, version, keep_for, interests, declared_at, epoch, ready, paused, backfill, skips,
        trouble, delivered, delivered_at, rate, meanings, passed,
-       (select r.fence from penstock.change_reader r where r.name = 'outbox:' || o.name)
+       (select r.fence from penstock.change_reader r where r.name = 'outbox:' || o.name) as fence
 from penstock.outbox o where :name::text is null or name = :name order by name;
 
 -- advance: write the cursor of an outbox, and move its reader on; nothing if others have changed or taken either. A caller
@@ -217,9 +217,10 @@ with found as materialized (
     ) as counts
     from penstock.outbox o, (select 'waiting' as state union all select 'halted' union all select 'parked') s
 )
-select id, state, counts ->> 0, counts ->> 1, counts ->> 2 from found where counts ->> 0 > 0;
+select id as outbox, state, counts ->> 0 as number, counts ->> 1 as oldest_at, counts ->> 2 as used_up
+from found where counts ->> 0 > 0;
 -- PostgreSQL: see waiting.
-select o.id, t.state, t.number, t.oldest_at, t.used_up
+select o.id as outbox, t.state, t.number, t.oldest_at, t.used_up
 from penstock.outbox o cross join (values ('waiting'), ('halted'), ('parked')) as s (state), lateral (
     select s.state, count(*) as number, min(c.changed_at) as oldest_at, count(*) filter (where c.used_up) as used_up from (
         select m.changed_at, m.used_up from penstock.outbox_message m

@@ -16,19 +16,12 @@ from penstock.store.session import OpenTransaction
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A pair of keys.
+    """A pair of keys."""
 
-    Attributes:
-        id: Its id, the ``kid`` of its tokens.
-        created_at: When it was made.
-        public: The public key, as a JSON Web Key.
-        secret: The private key in PEM, as a JSON object; encrypted if the program has a codec.
-    """
-
-    id: str
-    created_at: datetime
-    public: Mapping[str, Any]
-    secret: str = field(repr=False)
+    id: str  # its id, the ``kid`` of its tokens
+    created_at: datetime  # when it was made
+    public: Mapping[str, Any]  # the public key, as a JSON Web Key
+    secret: str = field(repr=False)  # the private key in PEM, as a JSON object; encrypted if the program has a codec
 
 
 class SigningKeys(Noun, queries=("signing_keys",)):

@@ -30,15 +30,10 @@ class PostgresAccess(Access):
         self.begin_read = partial(begin, connections, BEGIN_READ)
         self.begin_write = partial(begin, connections, BEGIN_INTERNAL)
 
-    async def look(self, query: Query, values: Values) -> Sequence[Row]:
-        return await run(self._connections, query, values)
+    async def look(self, query: Query, values: Values, rows: Sequence[Values] | None = None) -> Sequence[Row]:
+        return await run(self._connections, query, values if rows is None else _lists(rows, values))
 
     run = look
-
-    async def look_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
-        return await run(self._connections, query, _lists(rows, values))
-
-    run_each = look_each
 
     async def fetch_each(
         self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values

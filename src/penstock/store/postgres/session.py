@@ -1,29 +1,48 @@
 """One transaction on PostgreSQL.
 
-Owns its connection until commit or rollback, and turns the driver's errors into penstock's.
+Owns its connection until commit or rollback, and turns the driver's errors into penstock's. A snapshot for a single
+statement needs no transaction: one round trip instead of two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, NoReturn
 
 import asyncpg
 
 from penstock.changes.position import Snapshot
 from penstock.changes.readset import RangeRead
 from penstock.clock import SystemClock
-from penstock.errors import ContextError, DatabaseUnavailable, DataError, Overloaded, PenstockError, RowInvalid
+from penstock.errors import (
+    ContextError,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    DataError,
+    Overloaded,
+    PenstockError,
+    RowInvalid,
+)
 from penstock.schema.table import TableDefinition
 from penstock.store.postgres.connections import TO_END, Connections, is_dropped
+from penstock.store.postgres.dialect import POSTGRES
 from penstock.store.postgres.errors import REFUSALS, had_no_effect, is_connection_lost, translate, uncertain
 from penstock.store.postgres.kept import MANY, MOST_KEPT, MOST_PREPARED, spell
 from penstock.store.postgres.route import Connection
-from penstock.store.postgres.unreadable import find, is_unreadable
-from penstock.store.session import EVERY_QUEUE, PIECE_ROWS, Change, Row, Statement, call_after_end, is_concerned
+from penstock.store.session import (
+    EVERY_QUEUE,
+    PIECE_ROWS,
+    Change,
+    NeedsTransaction,
+    Row,
+    Statement,
+    call_after_end,
+    is_concerned,
+)
 from penstock.values import total_bytes
 
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -140,7 +159,7 @@ class PostgresSession:
         try:
             found: Sequence[Row] = await self._call("fetch", statement.sql, *args)
         except PenstockError as error:
-            if not is_unreadable(error.__cause__):
+            if not _is_unreadable(error.__cause__):
                 raise
             raise await self._unreadable(error, statement.sql, args, statement.of) from error.__cause__
         return found
@@ -242,7 +261,7 @@ class PostgresSession:
         if self._doubtful:
             return meant
         await self._plain(_END_READ_ONLY)
-        if is_unreadable(error):
+        if _is_unreadable(error):
             return await self._unreadable(error, sql, args)
         return DataError(f"ctx.sql: {error}.") if isinstance(error, asyncpg.InterfaceError | ValueError) else meant
 
@@ -254,7 +273,7 @@ class PostgresSession:
         value: Any = error.__cause__ or error
         await self._plain("savepoint unreadable")
         with contextlib.suppress(PenstockError):  # of a statement that writes
-            if found := await find(self._ask, sql, args):
+            if found := await _find_unreadable(self._ask, sql, args):
                 column, value, row = found
                 if table is not None and row.keys() >= set(table.key):
                     facts["row"] = table.key_in(row)
@@ -392,3 +411,87 @@ class PostgresSession:
             connection, self._connection = self._connection, None
             self._connections.unwatch(self)
             self._connections.release(connection, broken=broken, left=left)
+
+
+_Ask = Callable[..., Awaitable[Any]]  # a method of the connection, by its name
+
+
+def _is_unreadable(error: BaseException | None) -> bool:
+    """Whether the driver could not read a value of an answer."""
+    otherwise = (asyncpg.InterfaceError, UnicodeEncodeError)  # of a parameter
+    return isinstance(error, OverflowError | ValueError) and not isinstance(error, otherwise)
+
+
+async def _find_unreadable(ask: _Ask, sql: str, args: Sequence[Any]) -> tuple[str, str, dict[str, Any]] | None:
+    """The column, the value as text, and the row as JSON has it: the driver is given the texts of each column again."""
+    columns = (await ask("prepare", sql)).get_attributes()
+    texts = ", ".join(f"found.{POSTGRES.quote(one.name)}::text" for one in columns)
+    rows = await ask("fetch", f"select {texts}, row_to_json(found)::text from ({sql}) as found", *args)
+    for place, one in enumerate(columns):
+        again = f'select given::"{one.type.schema}"."{one.type.name}" from unnest($1::text[]) as given'
+        part = rows
+        while not await _can_read(ask, again, [row[place] for row in part]):
+            if len(part) == 1:
+                return one.name.removesuffix("~"), part[0][place], json.loads(part[0][-1])
+            half = part[: len(part) // 2]
+            part = part[len(half) :] if await _can_read(ask, again, [row[place] for row in half]) else half
+    return None
+
+
+async def _can_read(ask: _Ask, sql: str, texts: Sequence[str]) -> bool:
+    try:
+        await ask("fetch", sql, texts)
+    except PenstockError as error:
+        if _is_unreadable(error.__cause__):
+            return False
+        raise
+    return True
+
+
+class SingleStatement:
+    """Runs one statement of penstock's own on a managed table, by itself. Views of users may have code of their own."""
+
+    __slots__ = ("_connections", "_ended", "_used")
+    passed = False
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._used = self._ended = False
+
+    async def fetch(self, statement: Statement, args: Sequence[Any] = ()) -> Sequence[Row]:
+        """Run a statement; its rows."""
+        if self._ended:
+            raise call_after_end()
+        if self._used or not statement.reads or statement.of is None or not statement.of.managed:
+            raise NeedsTransaction
+        self._used = True
+        connection = await self._connections.acquire()
+        session = PostgresSession(self._connections, connection, BEGIN_READ, lingers=False)
+        try:
+            return await session.fetch(statement, args)
+        except DatabaseBusy:  # it took too long, and would again
+            raise
+        except DatabaseUnavailable as error:
+            self._connections.drop_free()
+            raise NeedsTransaction(lasts=False) from error
+        except PenstockError as error:
+            raise NeedsTransaction(lasts=False) from error
+        finally:
+            session.end_alone()
+
+    def fetch_range(
+        self, _read: RangeRead, statement: Statement, args: Sequence[Any]
+    ) -> Coroutine[Any, Any, Sequence[Row]]:
+        """Run a statement that reads rows of a range."""
+        return self.fetch(statement, args)
+
+    async def rollback(self) -> None:
+        """End: nothing is open."""
+        self._ended = True
+
+    async def _refuse(self, *_: object) -> NoReturn:
+        raise call_after_end() if self._ended else NeedsTransaction()
+
+    execute = execute_many = fetch_read_only = change = savepoint = release = rollback_to = commit = refuse_trigger = (
+        _refuse
+    )

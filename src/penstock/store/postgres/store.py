@@ -24,9 +24,8 @@ from penstock.store.postgres.jobs import PostgresGates, PostgresJobs
 from penstock.store.postgres.replica import PATIENCE, PostgresReplica
 from penstock.store.postgres.route import Connection, Route
 from penstock.store.postgres.searches import PostgresSearches
-from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, begin
+from penstock.store.postgres.session import BEGIN_READ, BEGIN_WRITE, PostgresSession, SingleStatement, begin
 from penstock.store.postgres.signals import PostgresSignals
-from penstock.store.postgres.single import SingleStatement
 from penstock.store.postgres.tasks import PostgresTaskEnds, PostgresTasks
 from penstock.store.session import OpenTransaction, Row, Session, reading
 from penstock.store.sql.dialect import Dialect

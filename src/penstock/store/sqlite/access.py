@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from penstock.schema.table import TableDefinition
-from penstock.store.nouns.noun import Access, Values
-from penstock.store.session import Begin, OpenTransaction, Row, reading, writing
+from penstock.store.nouns.noun import Access, Values, keep
+from penstock.store.session import Begin, OpenTransaction, Row
 from penstock.store.sql.dialect import Dialect
 from penstock.store.sql.queries import Query
 from penstock.store.sqlite.capture import is_known, key_text
@@ -31,10 +31,6 @@ _ENCODE: Mapping[type, Callable[[Any], Any]] = {
 }
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 class SqliteAccess(Access):
     """See `store.nouns.Access`."""
 
@@ -49,22 +45,6 @@ class SqliteAccess(Access):
         self.begin_read = begin_read
         self.begin_write = begin_write
 
-    async def look(self, query: Query, values: Values) -> Sequence[Row]:
-        async with reading(self.begin_read) as session:
-            return await self.fetch(session, query, values)
-
-    async def look_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
-        async with reading(self.begin_read) as session:
-            return await self.fetch_each(session, query, rows, values)
-
-    async def run(self, query: Query, values: Values) -> Sequence[Row]:
-        async with writing(self.begin_write) as session:
-            return await self.fetch(session, query, values)
-
-    async def run_each(self, query: Query, rows: Sequence[Values], values: Values) -> Sequence[Row]:
-        async with writing(self.begin_write) as session:
-            return await self.fetch_each(session, query, rows, values)
-
     async def fetch_each(
         self, session: OpenTransaction, query: Query, rows: Sequence[Values], values: Values
     ) -> Sequence[Row]:
@@ -75,7 +55,7 @@ class SqliteAccess(Access):
         for name in query.parameters:
             if name not in bound:
                 value = values[name]
-                bound[name] = _ENCODE.get(type(value), _same)(value)
+                bound[name] = _ENCODE.get(type(value), keep)(value)
         return [bound[name] for name in query.parameters]
 
     def key_text(self, definition: TableDefinition) -> str:
