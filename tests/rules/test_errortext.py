@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import traceback
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import penstock
 from penstock.observe.errortext import trace_text, trim
@@ -76,3 +79,50 @@ def test_a_traceback_of_penstock_alone_stays_whole() -> None:
     assert HERE in short
     for text in ("", "ValueError: no frames", "the end of\n    a long line\nValueError: x"):
         assert trim(text) == text
+
+
+def fail_in(file: str, work: Any) -> Any:
+    """Call it from a made-up file, whose code is equal for each name."""
+    names: dict[str, Any] = {}
+    exec(compile("def call(work):\n    return 1 + work()\n", file, "exec"), names)
+    linecache.cache[file] = (0, None, [f"# {file}\n", f"    return 1 + work()  # {file}\n"], file)
+    return names["call"](work)
+
+
+def fail_with(error: BaseException) -> Any:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def misspell() -> Any:
+    number = 1  # noqa: F841 - a name to suggest
+    return numbr  # type: ignore[name-defined]  # noqa: F821 - misspelled
+
+
+def fail_after() -> None:
+    try:
+        misspell()
+    except NameError:
+        raise KeyError("k")  # noqa: B904 - with its context
+
+
+def fail_alone() -> None:
+    try:
+        misspell()
+    except NameError:
+        raise KeyError("k") from None
+
+
+def test_a_traceback_is_as_python_prints_it_at_first_and_again() -> None:
+    noted, group = ValueError("with a note"), ExceptionGroup("both", [ValueError("one"), KeyError("two")])
+    noted.add_note("a note\nof two lines")
+    works = [misspell, lambda: compile("a b", "<there>", "exec"), fail_after, fail_alone]
+    for work in (*works, fail_with(noted), fail_with(group)):
+        for file in ("<one>", "<other>", "<one>"):
+            with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it raises
+                fail_in(file, work)
+            assert trace_text(caught.value) == "".join(traceback.format_exception(caught.value))
+            assert file in trace_text(caught.value)
+    assert trace_text(ValueError("x")) == "ValueError: x\n"

@@ -224,9 +224,8 @@ class Outcome:
     traceback: str | None = None  # for raised: the traceback
     retryable: bool = True  # for raised: whether a further attempt makes sense
     delay: timedelta = timedelta(0)  # for snoozed: the wait
-    form: str | None = None  # for raised: its error as a run of a workflow that waits for the job reads it
     blocks_key: bool = False  # for snoozed: whether the next rows of its key wait as well, if it is of a reactive task
-    cause: BaseException | None = None  # for raised: the error itself, for the log
+    cause: BaseException | None = None  # for raised: the error itself
 
 
 @dataclass(slots=True)
@@ -252,8 +251,7 @@ class Settlement:
     blocks_key: bool = False  # whether no other job of its concurrency key starts before it, if it has one
     keeps_rank: bool = False  # whether it starts before newer jobs when its time has come
     run: str | None = None  # the run of a workflow that waits for its end, if this is it
-    form: str | None = None  # its error as that run reads it
-    cause: BaseException | None = None  # its error itself, for the log
+    cause: BaseException | None = None  # its error itself, for that run and the log
 
     @property
     def is_plain(self) -> bool:

@@ -59,7 +59,6 @@ def settle(job: Job, outcome: Outcome, now: datetime, chance: float, keep: timed
         mark=None if task is None else mark_of(task, job.args, job.version if state in _HANDLED else -1),
         blocks_key=task is not None and (event in _BLOCK_KEY or outcome.blocks_key),
         run=job.options.run if state in FINISHED else None,
-        form=outcome.form,
         cause=outcome.cause,
     )
     if state is not JobState.COMPLETING:

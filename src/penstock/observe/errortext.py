@@ -9,8 +9,10 @@ import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import CodeType, TracebackType
 
 _MACHINERY = (
     "<frozen ",
@@ -19,6 +21,9 @@ _MACHINERY = (
     *(f"{Path(sysconfig.get_path('purelib')) / name}{os.sep}" for name in ("click", "pydantic")),
     *(f"{Path(sysconfig.get_path('stdlib')) / name}{os.sep}" for name in ("asyncio", "importlib", "concurrent")),
 )
+_Place = tuple[str, CodeType, int]  # equal codes may come from different files
+_known: dict[tuple[_Place, ...], str] = {}
+_MOST_KNOWN = 256
 # A frame, in an exception group behind a bar, with its source and marks, or how often it is repeated.
 _FRAME = re.compile(r'^((?: *\| )?)  File "(.+?)", line \d+.*\n(?:\1    .*\n|\1  \[Previous line .*\n)*', re.MULTILINE)
 
@@ -35,10 +40,31 @@ def error_text(error: BaseException) -> str:
 
 
 def trace_text(error: BaseException) -> str:
+    trace = error.__traceback__
+    is_first = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
     try:
-        return "".join(traceback.format_exception(error))
+        if trace is None or not is_first or isinstance(error, BaseExceptionGroup):
+            return "".join(traceback.format_exception(error))
+        last = traceback.TracebackException(type(error), error, trace, limit=0, compact=True)
+        return "".join((_frames_of(trace), *last.format_exception_only()))
     except Exception:  # noqa: BLE001 - notes and causes have code of their own, too
         return error_text(error)
+
+
+def _frames_of(trace: TracebackType) -> str:
+    """The frames of a traceback. To format them takes a hundred times as long as to look them up."""
+    places = tuple(_places(trace))
+    if (text := _known.get(places)) is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        text = _known[places] = "".join(("Traceback (most recent call last):\n", *traceback.format_tb(trace)))
+    return text
+
+
+def _places(trace: TracebackType | None) -> Iterator[_Place]:
+    while trace is not None:
+        yield trace.tb_frame.f_code.co_filename, trace.tb_frame.f_code, trace.tb_lasti
+        trace = trace.tb_next
 
 
 def frames_text(error: BaseException) -> str:

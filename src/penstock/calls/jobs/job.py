@@ -50,7 +50,6 @@ from penstock.observe.logs import event as log_event
 from penstock.pools.results import Success
 from penstock.store.session import Session
 from penstock.values import storable
-from penstock.workflows.outcome import error_outcome
 
 _PARKED_FOR = timedelta(seconds=30)
 _LONGEST_ERROR = 10_000
@@ -339,8 +338,8 @@ def _park(job: Job, reason: str, delay: timedelta = _PARKED_FOR) -> Outcome:
 def failure(error: BaseException) -> Outcome:
     """The outcome of a job that raised."""
     text, trace = storable(error_text(error)[:_LONGEST_ERROR]), storable(trace_text(error)[-_LONGEST_ERROR:])
-    again, form = not isinstance(error, NonRetryableError), error_outcome(error)
-    return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=again, form=form, cause=error)
+    again = not isinstance(error, NonRetryableError)
+    return Outcome(JobEvent.RAISED, error=text, traceback=trace, retryable=again, cause=error)
 
 
 def outcome_of_interrupt(run: JobRun) -> Outcome:

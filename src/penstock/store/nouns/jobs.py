@@ -20,6 +20,7 @@ from penstock.store.nouns.jobtext import options_of
 from penstock.store.nouns.noun import Noun, Values
 from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json
+from penstock.workflows.outcome import error_outcome
 
 _INDEXED = (JobState.FAILED.value, "retrying")  # states whose jobs have an index of their own
 ABOVE_ALL, BELOW_ALL = UUID(int=2**128 - 1), UUID(int=0)  # ids that no job has
@@ -161,7 +162,8 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         """Tell the runs of workflows that wait for the ends of these jobs."""
         for one in settlements:
             if one.run is not None:
-                end = {"state": one.state.value, "result": one.result, "error": one.error, "form": one.form}
+                form = None if one.cause is None else error_outcome(one.cause)
+                end = {"state": one.state.value, "result": one.result, "error": one.error, "form": form}
                 text = json.dumps(end, ensure_ascii=False)
                 await self._post(session, job_uuid(one.run), JOB_EVENT, str(one.id), text, one.finished_at)
 
