@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from programs.identities import Provider, provider
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from stage.sockets import listening, socket_client
 from stage.waits import SOON, passing
 
@@ -47,6 +47,16 @@ class Card(BaseModel):
     token: str
 
 
+class Trip(BaseModel):
+    place: str
+    days: int
+
+
+class Journey(BaseModel):
+    legs: list[Trip]
+    card: SecretStr = SecretStr("4242")
+
+
 class Refused(ApplicationError):
     """The trip cannot be made."""
 
@@ -76,13 +86,13 @@ def make_app(issuer: Provider) -> App:  # noqa: C901 - each is short
         return f"paid with {token}"
 
     @app.workflow(access=signed_in | is_boss)
-    async def trip(ctx: WorkflowCtx, place: str, days: int = 3) -> str:
+    async def trip(ctx: WorkflowCtx[Trip], place: str, days: int = 3) -> str:
         """Book a trip."""
-        ctx.publish({"place": place, "days": days})
+        ctx.publish(Trip(place=place, days=days))
         event, payload = await ctx.wait_for(card_added, called_off)
         if event is called_off:
             return "called off"
-        ctx.publish({"place": place, "days": 0})
+        ctx.publish(Trip(place=place, days=0))
         return await ctx.run_action(charge, payload.token)
 
     @app.workflow(access=signed_in & is_member)
@@ -339,3 +349,37 @@ def test_wrong_declarations_are_refused() -> None:
         App().workflow(access="public")(flow)  # type: ignore[call-overload]
     with pytest.raises(DeclarationError, match="underscores"):
         App().event("card-added", str, access=public)
+
+
+def release(kind: Any, state: Any) -> tuple[App, Any]:
+    """A program whose workflow publishes a state, of a type that it says."""
+    app = App()
+
+    async def tour(ctx: Any) -> None:
+        ctx.publish(state)
+        await ctx.sleep(timedelta(days=1))
+
+    tour.__annotations__["ctx"] = WorkflowCtx[kind]
+    return app, app.workflow(name="tours:tour", access=public)(tour)
+
+
+async def test_a_state_has_the_type_that_its_workflow_says(database_url: str) -> None:
+    """Secrets in it are masked; one that an older release has published, of another type, is not shown."""
+    (old, tour), (new, _) = release(Trip, Trip(place="Rome", days=3)), release(Journey, Trip(place="Rome", days=3))
+    async with TestApp(old, database_url) as before, TestApp(new, database_url, clock=before.clock) as after:
+        run = await before.scheduler.run_after(NOW, tour)
+        await before.run_until_idle(advance=False)
+        for backend, published in ((before, Trip(place="Rome", days=3)), (after, None)):
+            status: Any = backend.app.registry.find("tours.tour:status")
+            assert (await backend.run_query(status, run)).published == published
+        wrong: JobId = await after.scheduler.run_after(NOW, after.app.registry.find("tours:tour"))  # type: ignore[arg-type]
+        await after.run_until_idle(advance=False, raise_errors=False)
+        assert "A published state" in str((await after.job(wrong)).error)  # type: ignore[union-attr]
+    newest, tour = release(Journey, Journey(legs=[Trip(place="Rome", days=3)]))
+    async with TestApp(newest, database_url) as backend:
+        run = await backend.scheduler.run_after(NOW, tour)
+        await backend.run_until_idle(advance=False)
+        status = newest.registry.find("tours.tour:status")
+        (shown, seen) = (await backend.run_query(status, run)).published, (await backend.job(run)).published  # type: ignore[union-attr]
+        assert shown.legs == [Trip(place="Rome", days=3)]
+        assert "4242" not in str(seen) + str(shown.card.get_secret_value())

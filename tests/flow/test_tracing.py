@@ -407,6 +407,14 @@ async def test_a_run_of_a_workflow_is_one_tree_over_its_waits_and_its_workers(
     )
     roots = {span.context.trace_id for span in spans.get_finished_spans() if span.context and span.parent is None}
     assert len(roots) == 2, "that of the call that began it, and that of the call that sent the event"
+    numbered = [one for one in spans.get_finished_spans() if "penstock.workflow.step" in (one.attributes or {})]
+    assert sorted(
+        (one.name.rpartition(":")[2], (one.attributes or {})["penstock.workflow.step"]) for one in numbered
+    ) == [
+        ("look", "1"),
+        ("note", "1"),
+        ("send", "1"),
+    ], "each step has its number in the waterfall, and what it calls too"
     activations = [one for one in named(spans, "run default") if (one.attributes or {})["messaging.message.id"] == run]
     assert len(activations) >= 3
     (sent,) = named(spans, "enqueue default")

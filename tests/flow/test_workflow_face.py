@@ -24,6 +24,7 @@ from penstock import (
     WorkflowCtx,
     sync,
 )
+from penstock.errors import IdInvalid
 from penstock.operations import workflows
 from penstock.operations.operation import Operation
 from penstock.operations.workflows import EventUnknown, Run, RunUnknown
@@ -355,3 +356,44 @@ async def test_an_event_is_sent_by_workflow_and_key(database_url: str) -> None:
         for unknown in ("nothing#ada", "note#ada", "#ada"):
             with pytest.raises(RunUnknown):
                 await see(backend, workflows.send, run=unknown, event="card_added", payload=card)
+
+
+async def test_runs_are_listed_by_time_and_key_in_pages_and_named_by_workflow_and_key(database_url: str) -> None:
+    """(WF72, WF138)"""
+    async with TestApp(app, database_url) as backend:
+        failing.clear()
+        runs = list[JobId]()
+        for name in ("ada", "bob", "ada", "eve", "ada"):
+            if runs and name == "ada":
+                await see(backend, workflows.cancel, run="order#ada", now=True)
+                await backend.run_until_idle(advance=False, raise_errors=False)
+            runs.append(await pool.with_options(key=name).enqueue(backend, order, name))
+            await backend.run_until_idle(advance=False, raise_errors=False)
+            backend.clock.advance(timedelta(hours=1))
+
+        async def listed(**asked: Any) -> list[int]:
+            found = await see(backend, workflows.every, **asked)
+            return [runs.index(job.id) for job, _ in found]
+
+        assert await listed() == [4, 3, 2, 1, 0]
+        assert await listed(limit=2) == [4, 3]
+        assert await listed(limit=2, after=runs[3]) == [2, 1]
+        assert await listed(limit=2, after=runs[1]) == [0]
+        assert await listed(key="ada") == [4, 2, 0]
+        assert await listed(key="ada", state="canceled", after=runs[2]) == [0]
+        moment = (backend.clock.now() - timedelta(hours=2, minutes=30)).isoformat()
+        assert sorted([*await listed(since=moment), *await listed(before=moment)]) == [0, 1, 2, 3, 4]
+        assert await listed(before=moment, state="waiting") == [1]
+        with pytest.raises(IdInvalid):
+            await listed(after="nonsense")
+        for address in ("order#ada", f"{order.name}#ada"):
+            assert (await see(backend, workflows.show, run=address)).job.id == runs[4]
+        assert (await see(backend, workflows.export, run="order#bob"))["run"] == runs[1]
+        await see(backend, workflows.cancel, run="order#bob", now=True)
+        await backend.run_until_idle(advance=False, raise_errors=False)
+        assert (await see(backend, workflows.show, run="order#bob")).doing == "canceled"
+        assert (await see(backend, workflows.retry, run="order#bob", step=1))["run"] == runs[1]
+        assert (await see(backend, workflows.fork, run="order#eve", step=1))["of"] == runs[3]
+        for wrong in ("order#nobody", "nothing#ada", "order#"):
+            with pytest.raises(RunUnknown):
+                await see(backend, workflows.show, run=wrong)

@@ -132,3 +132,33 @@ async def test_limits_of_time_count_from_a_retry(database_url: str, how: str) ->
             await retry_from(backend.job_calls, run)
         await backend.run_until_idle(raise_errors=False)
         assert (await status_of(backend, run)).result == "pay", await status_of(backend, run)
+
+
+@app.workflow
+async def hear_twice(ctx: WorkflowCtx) -> list[str]:
+    await ctx.run_action(act, "begin")
+    heard = [await ctx.wait_for(said), await ctx.wait_for(said)]
+    await ctx.run_action(act, "end")
+    return heard
+
+
+async def test_a_retry_of_a_fork_receives_again_the_events_of_its_history(database_url: str) -> None:
+    """Of a fork of a fork too, in their order. (WF139, WF140)"""
+    async with TestApp(app, database_url) as backend:
+        broken.clear()
+        first = await backend.scheduler.run_after(NOW, hear_twice)
+        for word in ("one", "two"):
+            await said.send(backend, first, word, key=word)
+        await backend.run_until_idle()
+        broken[:] = ["end"]
+        forks = [first]
+        for _ in range(2):
+            forks.append(await fork(backend.job_calls, forks[-1], 4))
+            await backend.run_until_idle(raise_errors=False)
+        broken.clear()
+        for run, step in zip(forks[1:], (2, 3), strict=True):
+            await retry_from(backend.job_calls, run, step)
+        await backend.run_until_idle()
+        for run in forks:
+            assert (await status_of(backend, run)).result == ["one", "two"], await status_of(backend, run)
+            replay(app, await export.run(backend, {"run": run}))

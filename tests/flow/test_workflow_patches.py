@@ -120,3 +120,54 @@ async def test_a_run_that_took_up_a_change_waits_for_a_worker_that_has_it(databa
         status = await new.job(run)
         assert status is not None
         assert status.result == [True, True]
+
+
+def rename(*, before: bool) -> tuple[App, Any]:
+    """A program before its functions were renamed, or after that: they keep their names."""
+    app = App()
+
+    if before:
+
+        @app.internal_mutation(name="shop:write")
+        async def write(ctx: MutationCtx) -> str:
+            return "before"
+
+        @app.workflow(name="shop:sell")
+        async def sell(ctx: WorkflowCtx, thing: str) -> list[str]:
+            first = await ctx.run_mutation(write)
+            await ctx.sleep(HOUR)
+            return [thing, first, await ctx.run_mutation(write)]
+
+        return app, sell
+
+    @app.internal_mutation(name="shop:write")
+    async def note_sale(ctx: MutationCtx) -> str:
+        return "after"
+
+    @app.workflow(name="shop:sell")
+    async def sell_thing(ctx: WorkflowCtx, thing: str) -> list[str]:
+        first = await ctx.run_mutation(note_sale)
+        await ctx.sleep(HOUR)
+        return [thing, first, await ctx.run_mutation(note_sale)]
+
+    return app, sell_thing
+
+
+@pytest.mark.parametrize("keeps_name", [True, False])
+async def test_a_renamed_workflow_keeps_its_runs(database_url: str, *, keeps_name: bool) -> None:
+    """If it keeps its name; otherwise they wait for a program that has it, and are listed meanwhile. (WF10, WF136)"""
+    (old_shop, sell), (new_shop, _) = rename(before=True), rename(before=False) if keeps_name else (App(), None)
+    async with TestApp(old_shop, database_url) as old, TestApp(new_shop, database_url, clock=old.clock) as new:
+        run = await old.scheduler.run_after(NOW, sell, "tea")
+        await old.run_until_idle(advance=False)
+        new.clock.advance(2 * HOUR)
+        await new.run_until_idle(advance=False)
+        status = await new.job(run)
+        assert status is not None
+        assert status.result == (["tea", "before", "after"] if keeps_name else None)
+        if not keeps_name:
+            assert [one.id for one in await new.jobs("pending")] == [run]
+            await old.run_until_idle(advance=False)
+            status = await old.job(run)
+            assert status is not None
+            assert status.result == ["tea", "before", "before"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from stage.faults import effects_in, run_with_crashes
+from stage.waits import until
 
 from penstock import ActionCtx, App, EventTimeout, JobId, MutationCtx, QueryCtx, Retry, UsageError, WorkflowCtx
 from penstock.jobs.job import job_uuid
+from penstock.jobs.progress import Progress
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.both_stores
@@ -21,6 +24,7 @@ pool = app.workpool("runs")
 kind: Any = str | None
 maybe: Any = app.event("maybe", kind)
 shipped: list[int] = []
+held: dict[str, asyncio.Event] = {}
 
 
 @app.outbox("parcels")
@@ -114,3 +118,41 @@ async def test_a_run_is_deleted_with_its_job(database_url: str) -> None:
         assert await backend.job(run) is None
         assert list(await store.read_history(uuid)) == []
         assert await store.read_inbox(uuid) == []
+
+
+@app.internal_action
+async def count_up(ctx: ActionCtx) -> int:
+    for number in range(3):
+        await ctx.work.progress(number + 1, 3, note="pages")
+        if number == 1:
+            held["reported"].set()
+            await held["go on"].wait()
+    return 3
+
+
+@app.workflow
+async def counting(ctx: WorkflowCtx, *, pooled: bool) -> int:
+    return await (ctx.with_options(pool=pool) if pooled else ctx).run_action(count_up)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_the_progress_of_a_running_step_is_seen(database_url: str, *, pooled: bool) -> None:
+    """In the status of its run, or of its job if it runs in a pool. (WF30)"""
+    held.update({"reported": asyncio.Event(), "go on": asyncio.Event()})
+    async with TestApp(app, database_url) as backend:
+        run = await backend.scheduler.run_after(NOW, counting, pooled=pooled)
+        work = asyncio.ensure_future(backend.run_until_idle())
+        await held["reported"].wait()
+
+        async def is_seen() -> bool:
+            backend.clock.advance(timedelta(seconds=2))
+            await backend.worker.tick()
+            (running,) = await backend.jobs("running")
+            return running.progress == Progress(2, 3, "pages") and (running.id == run) is not pooled
+
+        await until(is_seen)
+        held["go on"].set()
+        await work
+        status = await backend.job(run)
+        assert status is not None
+        assert (status.result, status.progress) == (3, None)

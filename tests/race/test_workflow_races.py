@@ -13,12 +13,14 @@ from uuid import UUID
 
 import pytest
 from stage.faults import MACHINE, Effect, effects_in, run_with_crashes
+from stage.waits import until
 
-from penstock import ActionCtx, App, JobId, MutationCtx
+from penstock import ActionCtx, App, JobId, MutationCtx, WorkId, WorkResult
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import Conflict, DatabaseUnavailable, EventTimeout
 from penstock.jobs.job import JobStatus
 from penstock.observe import points
+from penstock.operations import jobs
 from penstock.testing import TestApp, TestClock, gate, raising
 
 pytestmark = pytest.mark.both_stores
@@ -27,6 +29,8 @@ NOW, SECOND, DAY = timedelta(0), timedelta(seconds=1), timedelta(days=1)
 app = OPENED = App()
 do, effects = effects_in(app)
 arrived = app.event("arrived", str)
+ends = app.workpool("ends")
+begun: list[str] = []
 
 
 @app.internal_action
@@ -421,3 +425,91 @@ async def test_a_deadline_comes_between_mutations_that_follow_each_other(databas
         status = await end_of(backend, job)
         assert status.state.value == "failed", status
         assert 5 <= len(await backend.run_query(effects)) <= 7
+
+
+@app.workflow
+async def pay_and_end(ctx: WorkflowCtx) -> str:
+    await ctx.run_mutation(do, "paid")
+    ctx.compensate(do, "paid back")
+    await ctx.run_mutation(do, "sent")
+    return "done"
+
+
+@app.internal_mutation
+async def hear_of_end(ctx: MutationCtx, work_id: WorkId, result: WorkResult[Any], context: None) -> None:
+    await ctx.db.insert(Effect(what=f"told {result.kind}"))
+
+
+@app.internal_mutation
+async def call_off(ctx: MutationCtx, run: JobId) -> None:
+    await ctx.scheduler.cancel(run)
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+async def test_a_cancel_that_races_the_end_has_one_outcome_that_all_are_told(database_url: str, number: int) -> None:
+    """It is asked for at the n-th moment. The effects, the status, on_complete and the one who asked agree. (WF110)"""
+    moments, asked = list[str](), list[asyncio.Future[None]]()
+    async with TestApp(app, database_url) as backend:
+        run = await ends.with_options(on_complete=hear_of_end, context=None).enqueue(backend, pay_and_end)
+
+        async def come(moment: str) -> None:
+            moments.append(moment)
+            if len(moments) == number:
+                asked.append(asyncio.ensure_future(backend.run_mutation(call_off, run)))
+                for running in backend.worker.running.values():
+                    running.cancelled.set()
+                if moment not in {"mutation.ran", "commit.before"}:  # where SQLite's only writer is held
+                    await asked[0]
+
+        for moment in ("mutation.ran", "commit.before", "commit.after", "workflow.recorded", "worker.outcome"):
+            points.arm(moment, lambda moment=moment, **_: come(moment))
+        try:
+            await backend.run_until_idle(raise_errors=False)
+        finally:
+            for moment in {*moments}:
+                points.disarm(moment)
+        await asyncio.gather(*asked)
+        status = await end_of(backend, run)
+        *found, told = await backend.run_query(effects)
+        assert told == f"told {status.state.value}"
+        ways = {"success": [["paid", "sent"]], "canceled": [[], ["paid", "paid back"], ["paid", "sent", "paid back"]]}
+        assert found in ways[status.state.value], (moments, number)
+        answer = await jobs.cancel.run(backend, {"job": [run]})
+        assert [(one.id, one.state) for one in answer["jobs"]] == [(run, status.state)]
+        assert [*found, told] == await backend.run_query(effects)
+
+
+@app.internal_action
+async def hang_once(ctx: ActionCtx) -> None:
+    begun.append(ctx.work.key)
+    if len(begun) == 1:
+        await asyncio.Event().wait()
+
+
+@app.workflow
+async def hang_and_rest(ctx: WorkflowCtx) -> int:
+    await ctx.run_mutation(do, "before")
+    await asyncio.gather(ctx.run_action(hang_once), ctx.sleep(0.5 * SECOND))
+    await ctx.run_mutation(do, "after")
+    return len(begun)
+
+
+async def test_a_worker_that_stops_hands_its_runs_over_at_once(database_url: str) -> None:
+    """No lease has to expire: the clock stands still. (WF129)"""
+    begun.clear()
+    async with TestApp(app, database_url) as taker:
+        async with TestApp(app, database_url, clock=taker.clock, grace=0.05) as stopping:
+            run = await stopping.scheduler.run_after(NOW, hang_and_rest)
+            await stopping.worker.tick()
+            await until(lambda: bool(begun))
+            await stopping.worker.finish()
+        status = await taker.job(run)
+        assert status is not None
+        assert (status.state.value, status.attempt) == ("pending", 0)
+        await taker.run_until_idle(advance=False)
+        taker.clock.advance(SECOND)
+        await taker.run_until_idle(advance=False)
+        status = await taker.job(run)
+        assert status is not None
+        assert (status.result, len({*begun})) == (2, 1)
+        assert await taker.run_query(effects) == ["before", "after"]

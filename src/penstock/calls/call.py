@@ -44,6 +44,11 @@ class Call:
         return None if self.job is None else self.job.work
 
     @property
+    def step(self) -> str:
+        """The number of the step of a workflow's run that it is a part of; empty outside of runs."""
+        return "" if self.job is None else self.job.step
+
+    @property
     def works(self) -> Sequence[Work]:
         """The attempts at jobs that it is, and not only a part of."""
         return () if self.job is None or self.depth else (self.job.work,)

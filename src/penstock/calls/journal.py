@@ -306,21 +306,21 @@ class Journal:
 
     # ----- calls
 
-    def call(self, function: AnyFunction, caller: Caller = SYSTEM) -> AbstractContextManager[object]:
-        """The run of a function, for a block."""
+    def call(self, function: AnyFunction, caller: Caller = SYSTEM, step: str = "") -> AbstractContextManager[object]:
+        """The run of a function, for a block; of a step of a workflow's run with its number."""
         if function.name.startswith(_OWN):
             return _UNSEEN
         is_seen = self.tells_runs or self.meters is not None or self.tracing is not None
-        return self._call(function, caller) if is_seen else Spent(function.name, self.book)
+        return self._call(function, caller, step) if is_seen else Spent(function.name, self.book, step)
 
     @contextmanager
-    def _call(self, function: AnyFunction, caller: Caller) -> Iterator[None]:
+    def _call(self, function: AnyFunction, caller: Caller, step: str) -> Iterator[None]:
         begun, outcome, kind, around = profile_timer(), "canceled", function.kind.value, current_run()
         error: Exception | None = None
         tells = self.tells_runs and around is None
-        with Spent(function.name, self.book), run() if tells else nullcontext(around) as ran:
+        with Spent(function.name, self.book, step), run() if tells else nullcontext(around) as ran:
             try:
-                with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name):
+                with _UNSEEN if self.tracing is None else self.tracing.call(kind, function.name, step):
                     yield
                 outcome = "success"
             except Exception as raised:

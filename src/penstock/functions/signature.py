@@ -63,6 +63,9 @@ class Signature:
         parameters = list(inspect.signature(taken).parameters.values())[1 if of is None else 0 :]
         self.parameters = tuple(parameter.name for parameter in parameters)  # the names of its arguments, in order
         hints = _hints(taken, name)
+        ctx = hints.get(next(iter(inspect.signature(taken).parameters), ""))
+        # Of a workflow the type of the state that it publishes, as ``ctx: WorkflowCtx[State]`` says.
+        self.publishes = typing.get_args(ctx)[0] if hasattr(typing.get_origin(ctx), "of_kind") else Any
         fields = {parameter.name: _annotation(hints, parameter) for parameter in parameters}
         tables = {name: target_of(field) for name, field in fields.items()}
         self.ids = {name: of for name, of in tables.items() if id_prefix_of(of) is not None}  # of managed tables

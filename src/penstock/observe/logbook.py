@@ -189,6 +189,8 @@ def note_record(record: logging.LogRecord, text: str) -> None:
         return
     jobs = [] if part is None else part.jobs
     facts = {"function": spent.function, "job": next(iter(jobs), None), "message": text}
+    if spent.step:
+        facts["step"] = spent.step
     if part is not None and part.leads:
         facts["trace"] = trace_id(part.trace)
     error = record.exc_info[1] if record.exc_info else None

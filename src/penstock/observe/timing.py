@@ -31,6 +31,7 @@ class Spent:
     Args:
         function: The function.
         book: The logbook that counts the run.
+        step: The number of the step of a workflow's run that it is.
 
     Attributes:
         waits: For its turn, a thread, or a transaction: on SQLite for other writers.
@@ -38,10 +39,10 @@ class Spent:
         retries: In attempts that conflicted, and in the pauses after them.
     """
 
-    __slots__ = ("_around", "_begun", "_token", "book", "database", "function", "retries", "waits")
+    __slots__ = ("_around", "_begun", "_token", "book", "database", "function", "retries", "step", "waits")
 
-    def __init__(self, function: str = "", book: Any = None) -> None:
-        self.function, self.book = function, book
+    def __init__(self, function: str = "", book: Any = None, step: str = "") -> None:
+        self.function, self.book, self.step = function, book, step
         self.waits = self.database = self.retries = 0.0
 
     def __enter__(self) -> Self:

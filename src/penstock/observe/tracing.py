@@ -44,10 +44,11 @@ class Tracing:
         self._propagator = composite.CompositePropagator(both)
         self._writers: OrderedDict[tuple[str, str], Any] = OrderedDict()  # by row: the span that wrote it last
 
-    def call(self, kind: str, function: str) -> Any:
-        return self._tracer.start_as_current_span(
-            f"{kind} {function}", attributes={"code.function.name": function, "penstock.kind": kind}
-        )
+    def call(self, kind: str, function: str, step: str) -> Any:
+        attributes = {"code.function.name": function, "penstock.kind": kind}
+        if step:
+            attributes["penstock.workflow.step"] = step
+        return self._tracer.start_as_current_span(f"{kind} {function}", attributes=attributes)
 
     def send(self, pool: str, function: str) -> Any:
         """The span of enqueuing; jobs that are made in its block are its children."""

@@ -30,6 +30,12 @@ _INNER = ("until_start", "trace", "task", "program")  # options that users do no
 _SHOWN = [field.name for field in fields(Options) if field.name not in _INNER]
 
 
+TIMES = (
+    Parameter("since", "moment", "Only those that ended since; of unfinished ones, enqueued since.", metavar="WHEN"),
+    Parameter("before", "moment", "The same, before this time.", metavar="WHEN"),
+)
+
+
 def _filter(states: Sequence[str], of_state: str = "Only jobs in this state.") -> tuple[Parameter, ...]:
     return (
         Parameter("state", "choice", of_state, choices=tuple(states)),
@@ -39,10 +45,7 @@ def _filter(states: Sequence[str], of_state: str = "Only jobs in this state.") -
         Parameter("key", about="Only jobs with this key."),
         Parameter("concurrency_key", about="Only jobs with this concurrency key."),
         Parameter("error", about="Only jobs whose last error contains this text.", metavar="TEXT"),
-        Parameter(
-            "since", "moment", "Only jobs that ended since; for unfinished ones, enqueued since.", metavar="WHEN"
-        ),
-        Parameter("before", "moment", "The same, before this time.", metavar="WHEN"),
+        *TIMES,
     )
 
 

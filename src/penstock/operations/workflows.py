@@ -6,7 +6,9 @@ A run is a job, so what can be done to any job is done there; here is what only 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from penstock.app import Backend
 from penstock.calls.workflows.events import Address
@@ -21,7 +23,9 @@ from penstock.jobs.job import JobId, JobStatus, job_uuid
 from penstock.jobs.states import FINISHED
 from penstock.observe.readable import amount
 from penstock.operations import jobs
+from penstock.operations.jobs import TIMES
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
+from penstock.store.nouns.jobs import ABOVE_ALL
 from penstock.values import decode_json
 from penstock.workflows.exported import write_history
 from penstock.workflows.record import BEGINNING, Record, RecordKind
@@ -62,8 +66,13 @@ class Run:
 
 
 async def find_run(backend: Backend, run: str) -> Run:
-    """Find a run with its steps. Raises `RunUnknown`."""
-    job = await backend.job(JobId(run))
+    """Find a run with its steps: by its id, or the newest one of ``workflow#key``. Raises `RunUnknown`."""
+    name, mark, key = run.partition("#")
+    if mark:
+        where = JobFilter(function=backend.app.registry.full_name(name), key=key)
+        job = next(iter(await backend.jobs(None, 1, where=where)), None)
+    else:
+        job = await backend.job(JobId(run))
     records = [] if job is None else await backend.engine.store.workflows.read_history(job_uuid(job.id))
     if job is None or not (records or job.function in backend.app.registry.workflows):
         raise RunUnknown(f"There is no run {run}.", fix="Its status may have expired; see penstock workflows.")
@@ -109,17 +118,27 @@ def describe_list(found: list[tuple[JobStatus, str]]) -> dict[str, Any]:
     Parameter("state", "choice", "Only runs in this state.", choices=tuple(STATES)),
     Parameter("function", about="Only runs of this workflow; the module is optional."),
     Parameter("key", about="Only runs with this key."),
+    *TIMES,
+    Parameter("after", about="Only runs older than this one: the last of the list before.", metavar="RUN"),
     Parameter("limit", "page", "How many runs to list.", default=20, most=1_000),
     answers=describe_list,
 )
 async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
     """Show runs of this program's workflows, the newest first."""
-    registry, limit, name = backend.app.registry, given["limit"], given.get("function")
+    registry, limit, name, after = backend.app.registry, given["limit"], given.get("function"), given.get("after")
     names = registry.workflows if name is None else [registry.full_name(name)]
-    where: dict[str, Any] = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
-    found = [job for one in names for job in await backend.jobs(None, limit, where=JobFilter(function=one, **where))]
+    asked: dict[str, Any] = STATES.get(given.get("state") or "", {})
+    where = replace(jobs.build_filter(backend, {**given, "state": None}), **asked)
+    below = ABOVE_ALL if after is None else job_uuid(JobId(after))
+    found = [job for one in names for job in await _list(backend, replace(where, function=one), limit, below)]
     newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
     return [(job, doing_of(job.state.value, job.error)) for job in newest]
+
+
+async def _list(backend: Backend, where: JobFilter, limit: int, below: UUID) -> list[JobStatus]:
+    calls = backend.job_calls
+    found = await calls.read(lambda session: calls.store.jobs.list(session, where, limit, calls.now(), below))
+    return [calls.mask(job) for job in found]
 
 
 def describe(found: Run) -> dict[str, Any]:

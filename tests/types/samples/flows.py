@@ -23,6 +23,7 @@ from penstock import (
     Success,
     WorkflowCtx,
     signed_in,
+    sync,
 )
 
 app = App()
@@ -94,6 +95,19 @@ async def order(ctx: WorkflowCtx, name: str) -> str:
     await ctx.wait_for("card_added")  # refused: call-overload
     ctx.run_query(count)  # refused: unused-coroutine
     return name
+
+
+@app.workflow
+async def showing(ctx: WorkflowCtx[Card]) -> None:
+    ctx.publish(Card("4242"))
+    ctx.with_options(name="shown").publish("4242")  # refused: arg-type
+    ctx.publish(5)  # refused: arg-type
+
+
+@app.workflow
+def showing_in_a_thread(ctx: sync.WorkflowCtx[Card]) -> None:
+    ctx.publish(Card("4242"))
+    ctx.publish(5)  # refused: arg-type
 
 
 @app.internal_mutation

@@ -20,6 +20,7 @@ from penstock.crons.schedule import LocalTime
 from penstock.errors import ContextError, LimitExceeded, ValueInvalid
 from penstock.functions.component import Component, own_function, own_name
 from penstock.functions.function import AnyFunction, Function, FunctionKind, WorkflowFunction
+from penstock.functions.signature import encoder_of
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.jobs.filter import JobFilter, cancelable, recallable, retriable
 from penstock.jobs.job import DEFAULT_POOL, NO_OPTIONS, JobId, JobStatus, Kind, NewJob, Options, status_of_new
@@ -319,9 +320,15 @@ class JobCalls:
         function = self.engine.registry.find(job.function)
         after = None if job.on_complete is None else self.engine.registry.find(job.on_complete)
         if function is not None:
-            args, result = function.signature.encoder.mask(job.args), function.signature.results.mask(job.result)
-            if args is not job.args or result is not job.result:
-                job = replace(job, args=args, result=result)
+            signature, kept = function.signature, (job.args, job.result, job.published)
+            masked = (
+                signature.encoder.mask(job.args),
+                signature.results.mask(job.result),
+                encoder_of(signature.publishes).mask(job.published),
+            )
+            if any(one is not other for one, other in zip(masked, kept, strict=True)):
+                args, result, published = masked
+                job = replace(job, args=args, result=result, published=published)
         if after is not None and job.options.context is not None:
             context = encode_json(after.signature.mask_one("context", decode_json(job.options.context)), "The context")
             job = replace(job, options=replace(job.options, context=context))

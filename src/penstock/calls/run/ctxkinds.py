@@ -37,6 +37,8 @@ def check_ctx(function: AnyFunction) -> None:
     expected, handler = CONTEXTS[function.kind, function.is_async], function.declared
     parameter = next(iter(inspect.signature(handler).parameters.values()))
     given = annotation_of(handler, parameter)
+    if typing.get_origin(given) in _KIND_OF:
+        given = typing.get_origin(given)  # without the type of what it publishes
     if _takes(given, expected):
         return
     kind, where = function.kind.with_article, label(handler)

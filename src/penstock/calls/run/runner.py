@@ -101,7 +101,7 @@ class FunctionCalls(Attempts):
     async def query(self, call: Call) -> Any:
         """Run a query in a snapshot; on another connection if one was lost."""
         arguments = await call.check()
-        with self.engine.journal.call(call.function, call.caller):
+        with self.engine.journal.call(call.function, call.caller, call.step):
             tries = Tries(self.engine, call.function.name)
             while True:
                 is_first = not tries.number and call.function.name not in self._reads_more
@@ -127,7 +127,7 @@ class FunctionCalls(Attempts):
         engine, function = self.engine, call.function
         moment = call.moment or (self.now(), engine.clock.seed())
         has_paid = not call.takes_token
-        with engine.journal.call(function, call.caller):
+        with engine.journal.call(function, call.caller, call.step):
             async with engine.thread(function, call.depth, call.lingering) as thread:
                 turn = Turn(self.admission, function.name, call.arguments)
                 tries = Tries(engine, function.name, turn=turn, for_ever=call.for_ever)
@@ -165,7 +165,7 @@ class FunctionCalls(Attempts):
     async def action(self, call: Call) -> Any:
         """Run an action, in no transaction."""
         arguments, function = await call.check(), call.function
-        with self.engine.journal.call(function, call.caller):
+        with self.engine.journal.call(function, call.caller, call.step):
             check_depth(function, call.depth)
             if call.takes_token:
                 await self._take_token(call)
@@ -251,7 +251,7 @@ class FunctionCalls(Attempts):
         """Run a query in the transaction of another function, or a mutation in a sub-transaction."""
         expect(call.function, kind)
         arguments = call.read()
-        with self.engine.journal.call(call.function):
+        with self.engine.journal.call(call.function, step=call.step):
             async with scope.hold():
                 if kind is FunctionKind.QUERY:
                     return await self._within(scope.transaction, call, arguments, None)

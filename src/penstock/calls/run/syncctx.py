@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from penstock.calls.enqueue.jobreader import JobReader
 from penstock.calls.enqueue.jobs import JobCalls
@@ -26,6 +28,7 @@ from penstock.transaction.scan import Scan
 from penstock.transaction.search import Search
 
 T = TypeVar("T", bound=Table)
+S = TypeVar("S", default=Any)
 
 FACES[JobCalls] = JobCalls.waiting
 FACES[LockBlock] = SyncLockBlock
@@ -105,7 +108,7 @@ class SyncMutationCtx(SyncQueryCtx, of=MutationCtx):
     """`MutationCtx` for code that does not await."""
 
 
-class SyncWorkflowCtx(Face, of=WorkflowCtx):
+class SyncWorkflowCtx(Face, Generic[S], of=WorkflowCtx):
     """`WorkflowCtx` for code that does not await: its body takes turns with the event loop."""
 
     def wait_for(self, *events: Event[Any], timeout: timedelta | None = None) -> Any:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, overload
 from uuid import UUID
+
+from typing_extensions import TypeVar
 
 from penstock.calls.workflows.body import Body, Restart, StepOptions
 from penstock.calls.workflows.events import Event
@@ -24,6 +26,7 @@ from penstock.functions.function import (
     expect,
 )
 from penstock.functions.registry import Registry
+from penstock.functions.signature import encode_any
 from penstock.jobs.job import DEFAULT_POOL, JobId, job_uuid
 from penstock.jobs.order import FARTHEST
 from penstock.jobs.retry import Retry
@@ -36,6 +39,7 @@ from penstock.workflows.record import LONGEST_ARGUMENTS, RecordKind
 P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E")
+S = TypeVar("S", default=Any)  # the state that the run publishes
 
 _STEPS = {
     FunctionKind.QUERY: RecordKind.QUERY,
@@ -54,12 +58,12 @@ class Pool(Protocol):
 
 
 @refuses_other_words
-class WorkflowCtx(OfCall):
+class WorkflowCtx(OfCall, Generic[S]):
     """The ctx of a workflow: steps and waits, each recorded once it has ended.
 
     After a crash the body runs again from its start, and is given what was recorded. So it must do the same again: it
     asks the ctx for time and chance, and the outside world in steps. ``asyncio.gather``, ``TaskGroup``, ``wait``,
-    ``timeout`` and ``sleep`` may be used; their time is recorded too.
+    ``timeout`` and ``sleep`` may be used; their time is recorded too. ``WorkflowCtx[State]`` says what it publishes.
     """
 
     of_kind = FunctionKind.WORKFLOW
@@ -109,7 +113,7 @@ class WorkflowCtx(OfCall):
         timeout: timedelta | None = None,
         name: str | None = None,
         unstable_args: bool | None = None,
-    ) -> WorkflowCtx:
+    ) -> WorkflowCtx[S]:
         """This ctx, with other options for the steps that are made through it. Options that are left out stay.
 
         Args:
@@ -254,20 +258,22 @@ class WorkflowCtx(OfCall):
             raise UsageError(f"{event!r} is no event.", fix='Declare it with app.event("name", type).')
         return self._body.make_token(job_uuid(self._run), event.name, self.now() + valid_for)
 
-    def publish(self, state: Any) -> None:
+    def publish(self, state: S) -> None:
         """Show a state to others, in place of the last one: ``published`` of the run's status, which live queries read.
 
         It is stored with the next effect, before the next step begins, or when the run waits or ends. A replay
         publishes nothing again.
 
         Args:
-            state: Anything that JSON can say.
+            state: Anything that JSON can say; or, of a ``WorkflowCtx[State]``, a value of that type.
 
         Raises:
             LimitExceeded: It is larger than a result may be.
-            ValueInvalid: JSON cannot say it.
+            ValueInvalid: JSON cannot say it, or it is of another type.
         """
-        text, limit = encode_json(state, "A published state"), self._body.most_bytes
+        kind = self._body.function.signature.publishes
+        text = encode_json(state, "A published state") if kind is Any else encode_any(state, "A published state", kind)
+        limit = self._body.most_bytes
         if (size := text_bytes(text)) > limit:
             raise LimitExceeded(
                 f"A published state has {size} bytes; it may have {limit}.",

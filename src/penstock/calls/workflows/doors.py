@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypeVar
 
 from penstock.calls.run.context import MutationCtx, QueryCtx
@@ -20,30 +20,31 @@ from penstock.calls.workflows.events import LONGEST_KEY, Event
 from penstock.errors import ApplicationError, DeclarationError, InputError
 from penstock.functions.access import Access, Guard, access_of, public
 from penstock.functions.function import AnyFunction, MutationFunction, QueryFunction, WorkflowFunction
-from penstock.functions.signature import Signature
+from penstock.functions.signature import Signature, encoder_of
 from penstock.identity.caller import ANONYMOUS, Caller
 from penstock.jobs.job import JobId, job_uuid
 from penstock.values import encode_json
 from penstock.workflows.waterfall import doing_of
 
 R = TypeVar("R", default=Any)
+S = TypeVar("S", default=Any)
 
 _Key = Annotated[str, Field(min_length=1, max_length=LONGEST_KEY, pattern=r"^[^\x00]*$")]
 _EVENTS = "events"  # the module of the functions that send events
 
 
-class RunStatus(BaseModel, Generic[R]):
+class RunStatus(BaseModel, Generic[R, S]):
     """A run of a workflow, as the callers see it who may.
 
     Attributes:
         state: What it does, or how it has ended. One that is parked waits for code that fits it.
-        published: The value that it published last.
+        published: The value that it published last; None if there is none, or it is not of the type any more.
         result: Its result, if its state is success.
         error: Why it failed, if its code raised an ApplicationError.
     """
 
     state: Literal["pending", "running", "waiting", "parked", "success", "failed", "canceled"]
-    published: Any
+    published: S | None
     result: R | None
     error: str | None
 
@@ -56,7 +57,7 @@ def make_run_doors(workflow: WorkflowFunction[Any, Any, Any, Any], access: Acces
     async def start(ctx: MutationCtx, /, **arguments: Any) -> JobId:
         return await ctx.scheduler.run_after(timedelta(0), workflow, **arguments)
 
-    async def status(ctx: QueryCtx, run: JobId) -> RunStatus[Any] | None:
+    async def status(ctx: QueryCtx, run: JobId) -> RunStatus | None:
         job = await ctx.job_calls.find(job_uuid(run))
         if job is None or job.function != workflow.name:
             return None
@@ -66,7 +67,8 @@ def make_run_doors(workflow: WorkflowFunction[Any, Any, Any, Any], access: Acces
         result = signature.result_of_json(encode_json(shown.result, "A result")) if doing == "success" else None
         state = "running" if doing == "completing" else cast("Any", doing)
         error = _tell(job.error) if doing == "failed" else None
-        found: RunStatus[Any] = _status_of(signature)(state=state, published=job.published, result=result, error=error)
+        published = _read_published(shown.published, signature)
+        found: RunStatus = _status_of(signature)(state=state, published=published, result=result, error=error)
         return found
 
     takes = [*inspect.signature(workflow.declared).parameters.values()][1:]
@@ -121,7 +123,17 @@ class _StatusFunction(QueryFunction[Any, Any, Any, Any]):
 
 
 def _status_of(signature: Signature) -> Any:
-    return RunStatus[signature.returns]  # type: ignore[name-defined]  # it is a type
+    return RunStatus[signature.returns, signature.publishes]  # type: ignore[name-defined]  # they are types
+
+
+def _read_published(stored: Any, signature: Signature) -> Any:
+    """The state that a run has published, as its type has it; None if it is not of this type, as of older code."""
+    if stored is None or signature.publishes is Any:
+        return stored
+    try:
+        return encoder_of(signature.publishes).decode(encode_json(stored, "A published state"))
+    except ValidationError:
+        return None
 
 
 def _describe(handler: Any, about: str, takes: list[inspect.Parameter], like: Callable[..., Any] | None = None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from penstock.calls.enqueue.jobs import JobCalls
@@ -18,6 +19,7 @@ from penstock.jobs.states import RETRIABLE
 from penstock.transaction.transaction import Transaction
 from penstock.values import decode_json, encode_json
 from penstock.workflows.history import split_at
+from penstock.workflows.outcome import result_outcome
 from penstock.workflows.record import BEGINNING, Beginning, Record, RecordKind
 
 
@@ -63,10 +65,8 @@ async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Se
     if status.state not in RETRIABLE:
         raise DataError(f"{run} is {status.state.value}; only runs that failed or were canceled are retried.")
     kept, deleted = await look_back(calls, run, step)
-    store, decrypt = calls.engine.store.workflows, calls.engine.store.encryption.decrypt
-    waits = [one for one in deleted if one.kind is RecordKind.EVENT and one.outcome]
-    results = [decode_json(decrypt(one.outcome or "")).get("result") or {} for one in waits]
-    events = [result["id"] for result in results if "id" in result]
+    store = calls.engine.store.workflows
+    events = [event for one in deleted if (event := _event_of(calls, one)) is not None]
     numbers = [one.number for one in deleted]
     last = max(one.place or 0 for one in kept)
     goes_on = replace(_beginning_of(calls, kept), active=0.0, since=calls.now().timestamp())
@@ -81,8 +81,8 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     """Begin a new run with the history of another up to a step, which it makes again; its id.
 
     It has the pool, the priority, the limits of time and the concurrency key of the other; the limits count from now
-    on. Children that have not ended are begun again. The arguments of the calls in the history are not compared, as the
-    other may have told them its id or a token, which are the other's.
+    on. It has received the events of that history too. Children that have not ended are begun again. The arguments of
+    the calls in the history are not compared, as the other may have told them its id or a token, which are the other's.
 
     Args:
         calls: The jobs of a backend.
@@ -112,13 +112,33 @@ async def fork(calls: JobCalls, run: JobId, step: int) -> JobId:
     begun = encryption.encrypt(Beginning(secret=secret(), since=since, seeds=seeds).write())
     copies = [replace(one, learned=None, digest="") for one in copies]
     copies = [replace(one, outcome=begun) if one.number == BEGINNING else one for one in copies]
+    store, received = calls.engine.store.workflows, {one.number: _event_of(calls, one) or 0 for one in copies}
 
     async def send(transaction: Transaction) -> None:
         transaction.add_job(job)
-        await calls.engine.store.workflows.copy(transaction, job.id, copies)
+        events = await store.copy_received(transaction, job.id, job_uuid(run), [*filter(None, received.values())])
+        own = [_with_event(calls, one, events.get(received[one.number])) for one in copies]
+        await store.copy(transaction, job.id, own)
 
     await calls.runner.write(send)
     return job_id(job.id)
+
+
+def _event_of(calls: JobCalls, record: Record) -> int | None:
+    """The id of the event that a run has received, if this is a record of that."""
+    if record.kind is not RecordKind.EVENT or record.outcome is None:
+        return None
+    result: dict[str, Any] = decode_json(calls.engine.store.encryption.decrypt(record.outcome)).get("result") or {}
+    return result.get("id")
+
+
+def _with_event(calls: JobCalls, record: Record, event: int | None) -> Record:
+    """The record of a wait with the id of another event."""
+    if event is None:
+        return record
+    encryption = calls.engine.store.encryption
+    result = decode_json(encryption.decrypt(record.outcome or ""))["result"] | {"id": event}
+    return replace(record, outcome=encryption.encrypt(result_outcome(encode_json(result, "A payload"))))
 
 
 def _beginning_of(calls: JobCalls, records: Sequence[Record]) -> Beginning:

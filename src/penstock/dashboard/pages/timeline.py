@@ -199,7 +199,7 @@ async def _of_log(found: _Found) -> list[Step]:
 
 def _of_entry(entry: LogEvent) -> Step:
     facts, kind, bad = entry.facts, _RUN.get(entry.name), entry.level >= logging.WARNING
-    words = ("message", "caller", "status", "request_id", "read", "written", "error")
+    words = ("message", "step", "caller", "status", "request_id", "read", "written", "error")
     note = ", ".join(f"{name} {facts[name]}" for name in words if name in facts)
     if kind is None:
         return Step(entry.at, None, "log", entry.name, note=note, bad=bad)

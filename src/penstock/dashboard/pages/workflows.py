@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from penstock.dashboard.page import Answer, Page, View, act_of, parameters_of
 from penstock.errors import DataError
@@ -23,9 +24,17 @@ async def _load(view: View) -> Mapping[str, Any]:
     given = {name: view.word(name) for name in ("state", "function", "key")}
     if given["state"] not in {None, *workflows.STATES}:
         raise DataError(f"A run is in one of these states: {', '.join(workflows.STATES)}.")
-    found = await workflows.every.run(view.backend, {**given, "limit": _LISTED})
+    found = await workflows.every.run(view.backend, {**given, "after": view.word("after"), "limit": _LISTED + 1})
+    asked = {name: text for name, text in given.items() if text is not None}
+    older = urlencode(asked | {"after": found[_LISTED - 1][0].id}) if len(found) > _LISTED else None
     known = sorted({*view.backend.app.registry.workflows, given["function"] or ""} - {""})
-    return {"runs": found, "given": given, "states": list(workflows.STATES), "functions": known, "most": _LISTED}
+    return {
+        "runs": found[:_LISTED],
+        "given": given,
+        "states": list(workflows.STATES),
+        "functions": known,
+        "older": older,
+    }
 
 
 async def _load_one(view: View) -> Mapping[str, Any]:

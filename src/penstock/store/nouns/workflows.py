@@ -235,6 +235,14 @@ class Workflows(Noun, queries=("workflows",)):
             await self._execute(session, "unlearn", run=run, last=last)
             await self._execute(session, "unreceive", run=run, ids=list(events))
 
+    async def copy_received(
+        self, transaction: OpenTransaction, run: UUID, other: UUID, ids: Sequence[int]
+    ) -> Mapping[int, int]:
+        """Give a new run events that another has received; the id of each copy, by that of the event."""
+        found = await self._fetch(transaction, "find_received", run=other, ids=list(ids))
+        copies = await self._fetch(transaction, "copy_received", run=run, other=other, ids=[one["id"] for one in found])
+        return dict(zip((one["id"] for one in found), sorted(one["id"] for one in copies), strict=True))
+
     async def copy(self, transaction: OpenTransaction, run: UUID, records: Sequence[Record]) -> None:
         """Give a new run records of another."""
         await self._fetch_each(transaction, "record", [self._row(record) for record in records], run=run)

@@ -81,6 +81,15 @@ where run = :run and number = 0
 -- unlearn: let a run know of nothing after a place.
 update penstock.workflow_record set learned = null where run = :run and learned > :last;
 
+-- find_received: those of these events of a run that there are.
+select id from penstock.workflow_event where run = :run and id = any(:ids::bigint[]) order by id;
+
+-- copy_received: give a new run events that another has received, in their order.
+insert into penstock.workflow_event (run, kind, name, key, payload, sent_at, received)
+select :run, kind, name, key, payload, sent_at, true from penstock.workflow_event
+where run = :other and id = any(:ids::bigint[]) order by id
+returning id;
+
 -- unreceive: let a run receive events again.
 update penstock.workflow_event set received = false where run = :run and id = any(:ids::bigint[]);
 
