@@ -56,10 +56,27 @@ async def copy(ctx: ActionCtx, storageId: Id[File], gone: bool) -> Id[File] | No
     return made
 
 
+@app.action(name="files:uploadUrlOfAction", access=public)
+async def upload_url_of_action(ctx: ActionCtx) -> str:
+    return await ctx.storage.generate_upload_url()
+
+
+@app.action(name="files:urlInAction", access=public)
+async def url_in_action(ctx: ActionCtx, storageId: Id[File]) -> str | None:  # noqa: N803 - as Convex says
+    return await ctx.storage.get_url(storageId)
+
+
 @app.http("POST", "/pictures", access=public)
 async def take(ctx: ActionCtx, request: Request) -> Response:
-    made = await ctx.storage.store(request.stream(), content_type=request.headers.get("content-type"))
-    return Response(made)
+    given = request.headers
+    digest = given["digest"].removeprefix("sha-256=") if "digest" in given else None
+    return Response(await ctx.storage.store(request.stream(), content_type=given.get("content-type"), sha256=digest))
+
+
+@app.http("GET", "/pictures/bytes", access=public)
+async def give_bytes(ctx: ActionCtx, request: Request) -> Response:
+    opened = await ctx.storage.open(request.query_params["id"])
+    return Response(status_code=404) if opened is None else Response(await opened.read())
 
 
 @app.http("GET", "/pictures", access=public)
@@ -79,9 +96,14 @@ async def call(test: TestApp, kind: str, name: str, **args: Any) -> Any:
     return (await test.http.post(f"/api/{kind}", json=body)).json()
 
 
-async def upload(test: TestApp, content: bytes = TEXT, **headers: str) -> httpx.Response:
-    where = (await call(test, "mutation", "uploadUrl"))["value"]
+async def upload(test: TestApp, content: bytes = TEXT, *, action: bool = False, **headers: str) -> httpx.Response:
+    asked = ("action", "uploadUrlOfAction") if action else ("mutation", "uploadUrl")
+    where = (await call(test, *asked))["value"]
     return await test.http.post(where, content=content, headers={"content-type": "text/plain", **headers})
+
+
+def digest_header(content: bytes) -> str:
+    return f"sha-256={base64.b64encode(hashlib.sha256(content).digest()).decode()}"
 
 
 @pytest.mark.parametrize("content", [TEXT, b""])
@@ -157,3 +179,36 @@ async def test_an_http_action_takes_gives_and_deletes(database_url: str) -> None
             shown = await test.http.get(where)
             assert (shown.content, shown.headers["content-length"]) == (content, str(len(content)))
             assert shown.headers["content-type"].partition(";")[0] == headers.get("content-type", ANY_TYPE)
+
+
+async def test_an_http_action_knows_files_by_both_ids(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as test:
+        for which in ("_id", "storageId"):
+            file = (await test.http.post("/pictures", content=TEXT)).text
+            name = {"id": (await call(test, "query", "metadata", storageId=file))["value"][which]}
+            assert (await test.http.get("/pictures/bytes", params=name)).content == TEXT
+            assert (await test.http.delete("/pictures", params=name)).status_code == 204
+            for path in ("/pictures", "/pictures/bytes"):
+                assert (await test.http.get(path, params=name)).status_code == 404
+            again = await test.http.delete("/pictures", params=name)
+            assert (again.status_code, name["id"] in again.text) == (404, True), again.text
+        wrong = await test.http.delete("/pictures", params={"id": "nonsense"})
+        assert (wrong.status_code >= 400, "nonsense" in wrong.text) == (True, True), wrong.text
+
+
+async def test_an_http_action_stores_nothing_under_a_wrong_digest(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as test:
+        for content, status in ((TEXT, 200), (b"other bytes", 500)):
+            answer = await test.http.post("/pictures", content=content, headers={"digest": digest_header(TEXT)})
+            assert answer.status_code == status, answer.text
+        (kept,) = (await call(test, "query", "list"))["value"]
+        assert kept["size"] == len(TEXT)
+
+
+async def test_an_action_makes_urls_for_uploads_and_of_files(database_url: str) -> None:
+    async with TestApp(app, database_url, dev=True) as test:
+        new = (await upload(test, action=True, digest=digest_header(TEXT))).json()["storageId"]
+        old = (await call(test, "query", "metadata", storageId=new))["value"]["storageId"]
+        for name in (new, old):
+            where = (await call(test, "action", "urlInAction", storageId=name))["value"]
+            assert (await test.http.get(where)).content == TEXT

@@ -17,6 +17,7 @@ from penstock import (
     File,
     Id,
     Index,
+    JobId,
     MutationCtx,
     MutationTaskCtx,
     QueryCtx,
@@ -153,6 +154,25 @@ async def enqueue(ctx: MutationCtx) -> None:
     await ctx.scheduler.run_after(timedelta(0), note, "scheduled")
     await ctx.scheduler.run_after(timedelta(0), dunning)
     await ctx.outbox.send("paid", Paid(customer="Ada"))
+
+
+@app.internal_action
+async def schedule(ctx: ActionCtx) -> list[JobId]:
+    """Schedule a mutation, an action, and a mutation that an action cancels."""
+    soon, later = timedelta(0), timedelta(hours=1)
+    jobs = [
+        await ctx.scheduler.run_after(soon, note, "by an action"),
+        await ctx.scheduler.run_after(soon, divide, 4, 2),
+        await ctx.scheduler.run_after(later, note, "never"),
+    ]
+    await ctx.scheduler.cancel(jobs[-1])
+    return jobs
+
+
+@app.internal_query
+async def states(ctx: QueryCtx, jobs: list[JobId]) -> list[str]:
+    found = [await ctx.jobs.get(job) for job in jobs]
+    return [one.state.value for one in found if one is not None]
 
 
 @app.internal_query

@@ -122,6 +122,17 @@ async def test_all_work_of_a_use_stays_in_it(database_url: str) -> None:
         } <= jobs
 
 
+async def test_an_action_of_a_use_schedules_in_it_and_sees_how_its_jobs_end(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        jobs = await test.run_action(shop[billing.schedule])
+        assert await test.run_query(shop[billing.states], jobs) == ["pending", "pending", "pending"]
+        await test.run_until_idle()
+        test.clock.advance(timedelta(hours=2))
+        await test.run_until_idle()
+        assert await test.run_query(shop[billing.states], jobs) == ["success", "success", "canceled"]
+        assert (await lines_of(test, shop), await lines_of(test, club)) == (["4 by 2", "by an action"], [])
+
+
 async def test_limits_and_locks_of_two_uses_are_apart(database_url: str) -> None:
     async with TestApp(app, database_url) as test:
         assert await test.run_mutation(shop[billing.attempt]) == [True, False]
