@@ -79,8 +79,8 @@ bench: $(READY) ## measure the bars; ONLY=name for one, ONLY=peer beside other j
 bench-hostile: $(READY) ## measure the main bars on a busy machine, and with a slow database
 	$(BIN)/python -m benchmarks --only hostile
 
-chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=480 for minutes
-	PYTHONPATH=tests $(BIN)/python -W ignore -m chaos $(if $(ONLY),--only "$(ONLY)") $(if $(ROWS),--rows $(ROWS))
+chaos: $(READY) ## run a program under faults for hours, and count what is lost; ONLY=name for one fault, ROWS=480 for minutes, RUNS=5000 for workflows
+	PYTHONPATH=tests $(BIN)/python -W ignore -m chaos $(if $(ONLY),--only "$(ONLY)") $(if $(ROWS),--rows $(ROWS)) $(if $(RUNS),--runs $(RUNS))
 
 format: $(READY) ## put the code into its one form, and write the stubs of the sync faces
 	$(BIN)/python tests/house/syncfaces.py --write

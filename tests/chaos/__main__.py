@@ -12,6 +12,7 @@ from chaos.outcome import Outcome
 from chaos.program import WRITERS
 from chaos.run import run
 
+_RUNS_EACH = 10  # that are started with each row
 COLUMNS = (
     "lost",
     "twice",
@@ -31,6 +32,8 @@ def line(store: str, name: str, found: Outcome) -> str:
 async def main() -> int:
     options = _options()
     size = Size(-(-options.rows // WRITERS), options.jobs)
+    if options.runs:
+        size = Size(-(-options.runs // WRITERS // _RUNS_EACH), _RUNS_EACH, only_flows=True)
     print(f"Each line is a run of {size.words} by {WRITERS} writers.\n")
     print(f"| store | fault | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 2)}", flush=True)
     begun, is_clean, stood = MACHINE.monotonic(), True, list[tuple[str, str, dict[str, float]]]()
@@ -62,6 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="NAME", help="faults whose name begins so")
     parser.add_argument("--stores", default="sqlite,postgres", help="sqlite, postgres, or both")
     parser.add_argument("--rows", type=int, default=20_000, help="how many are written in each run, at least")
+    parser.add_argument("--runs", type=int, default=0, help="have all jobs be runs of a workflow, at least so many")
     parser.add_argument("--jobs", type=int, default=5, help="that are enqueued with each row")
     return parser.parse_args()
 

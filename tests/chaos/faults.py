@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -148,6 +149,28 @@ async def _send(port: int, junk: bytes) -> None:
         writer.transport.abort()
 
 
+# Around a step: before the call and after the effect, before the record and after it; and around the run and its job.
+MOMENTS = (
+    *("before", "after", "mutation.ran", "commit.before", "commit.after", "workflow.step_ran", "workflow.recorded"),
+    *("workflow.sleeps", "worker.claimed", "worker.outcome", "lease.renew"),
+)
+
+
+async def kill_at_moments(load: Load, number: int) -> None:
+    """Have each worker kill itself at the n-th time that it comes to a moment, with others for the next ones."""
+    if load.moments is None:
+        load.moments = (f"{moment}:{_how_often(moment, one)}" for one in itertools.count() for moment in MOMENTS)
+        for _ in load.workers[:]:
+            load.kill()
+    for _ in range(50):
+        await MACHINE.sleep(0.2)
+        load.replace_dead()
+
+
+def _how_often(moment: str, number: int) -> int:
+    return 2 if moment == "lease.renew" else 20 + number * 37 % 100
+
+
 async def everything(load: Load, number: int) -> None:
     strikes = [kill, freeze, jump]
     if load.place.proxy is not None:
@@ -187,12 +210,15 @@ _JUNK = [
 FAULTS = (
     Fault("none", nothing, strikes=0),
     Fault("kill -9", kill),
+    Fault("moments of a step", kill_at_moments),
     Fault("stop past the lease", freeze),
     Fault("database restart", restart, stores=("postgres",)),
     Fault("network cut", cut, "proxy", ("postgres",)),
     Fault("full disk", fill, "disk"),
     Fault("clock jumps", jump),
     Fault("hostile clients", abuse, "http"),
+    Fault("older program", kill, "older program"),
+    Fault("older penstock", kill, "older penstock"),
     Fault("one after the other", everything, "proxy"),
     Fault("fail-over", fail_over, "standby", ("postgres",), strikes=1),
     Fault("fail-over behind PgBouncer", fail_over, "standby behind a pooler", ("postgres",), strikes=1),

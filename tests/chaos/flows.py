@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from penstock.errors import StepLost
 from penstock.jobs.job import job_uuid
 
 SHAPES = ("ends", "ends", "ends", "fails", "is canceled", "is canceled early")
+IS_OLDER = os.environ.get("CHAOS_RELEASE") == "older"  # this process runs the code from before a change
 NOW, MOMENT, AWHILE = timedelta(0), timedelta(milliseconds=20), timedelta(seconds=1.1)
 
 app = App()
@@ -28,6 +29,9 @@ patience = Retry(max_attempts=None, initial_backoff=0.05, max_backoff=1)
 flows = app.workpool("flows", max_parallelism=40, default_retry=patience)
 said = app.event("said", str)
 never = app.event("never", str)
+
+
+around_effects: dict[str, Callable[[], Awaitable[None]]] = {}  # called ``before`` or ``after`` that of an action
 
 
 class Flowed(Table):
@@ -76,8 +80,15 @@ async def reach_out(ctx: ActionCtx, number: int, what: str) -> str:
     runner, uuid = calls_of(ctx, writes=False).runner, job_uuid(JobId(run))
     find = runner.engine.store.workflows.find  # again, while the database is away: that is no failure of the step
     record = await runner.attempt(lambda: find(uuid, int(place)), for_ever=True)
+    await come("before")
     note("flowed", number, what, "again" if record is not None and record.outcome is not None else "runs")
+    await come("after")
     return what
+
+
+async def come(moment: str) -> None:
+    if (hold := around_effects.get(moment)) is not None:
+        await hold()
 
 
 @app.internal_action
@@ -128,6 +139,7 @@ async def flow(ctx: WorkflowCtx, number: int) -> str:
         ctx.run_mutation(step, number, "left"), refused(ctx, number), ctx.run_action(reach_out, number, "right")
     )
     assert (left, right) == (None, "right")
+    await check(ctx, number)
     async with asyncio.TaskGroup() as group:
         words = group.create_task(hear(ctx))
         group.create_task(ctx.run_workflow(part, number))
@@ -144,6 +156,18 @@ async def flow(ctx: WorkflowCtx, number: int) -> str:
         await ctx.wait_for(never)
     await ctx.run_mutation(step, number, "finished")
     return "done"
+
+
+if IS_OLDER:
+
+    async def check(ctx: WorkflowCtx, number: int) -> None:
+        """Do nothing: the step came with the change."""
+
+else:
+
+    async def check(ctx: WorkflowCtx, number: int) -> None:
+        if ctx.patched("checked"):
+            await ctx.run_mutation(step, number, "checked")
 
 
 async def hear(ctx: WorkflowCtx) -> str:
@@ -176,7 +200,9 @@ def faults_of(number: int, rows: Sequence[str], lines: Iterable[str]) -> Mapping
     wanted = {end} | (set() if is_early else _BODY) | ({"finished"} if shape == "ends" else set())
     if shape != "ends":
         wanted |= {undone for undone, done in zip(_UNDONE, ("left", "reserved"), strict=True) if done in counts}
-    known = wanted | (_BODY if is_early else {"lost"}) | ({"refunded", "lost"} if shape != "ends" else set())
+    known = (
+        wanted | {"checked"} | (_BODY if is_early else {"lost"}) | ({"refunded", "lost"} if shape != "ends" else set())
+    )
     twice = {one for one, count in counts.items() if (count > 1 and one != "refunded") or one not in known}
     twice |= {one for one, count in Counter(lines).items() if one == "once runs" and count > 1}
     ordered = [one for one in dict.fromkeys(rows) if one not in _APART]

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from unittest.mock import patch
 from chaos.patroni import PROGRAMS, Patroni, patroni
 from chaos.program import WRITERS
 from stage.postgres import Proxy, Replica, Server, replicated, server
-from stage.processes import Process
+from stage.processes import TESTS, Process
 from stage.servers import PgBouncer, pgbouncer
 
 from penstock.clock import SystemClock
@@ -39,12 +39,15 @@ class Size:
 
     rows: int
     jobs: int
+    only_flows: bool = False  # whether all jobs are runs of workflows
 
     @property
     def words(self) -> str:
         parcels = self.rows * WRITERS
         messages = 2 * parcels + self.rows // 2 * WRITERS
-        return f"{parcels * self.jobs:,} jobs, {messages:,} messages, {parcels:,} rows"
+        return (
+            f"{parcels * self.jobs:,} {'runs' if self.only_flows else 'jobs'}, {messages:,} messages, {parcels:,} rows"
+        )
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Place:
     pooler: PgBouncer | None = None
     cluster: Patroni | None = None
     disk: Path | None = None
+    older: Sequence[str] = ()  # the command within which one more worker runs, which is of an older release
 
 
 @dataclass
@@ -72,12 +76,14 @@ class Load:
     ends: list[float] = field(default_factory=list)  # when each fault was over
     takeovers: list[tuple[str, float]] = field(default_factory=list)  # by what, and when
     port: int = 0  # of the server process, if there is one
+    moments: Iterator[str] | None = None  # at which the next workers will kill themselves, if they do
     skew: float = 0.0  # seconds by which the clock of all processes is wrong, where they share one
     _next: Iterator[int] = field(default_factory=itertools.count)
     _starting: list[Process] = field(default_factory=list)
 
     def start_worker(self) -> None:
-        self.workers.append(self._process("work", skew=self.skew))
+        dies = {} if self.moments is None else {"dies": next(self.moments)}
+        self.workers.append(self._process("work", skew=self.skew, **dies))
         self._starting.append(self.workers[-1])
 
     def all_start(self) -> None:
@@ -92,6 +98,8 @@ class Load:
         sizes = (str(part), str(self.size.rows), str(self.size.jobs))
         writing = [self._process("write", str(number * part), *sizes) for number in range(_WRITING)]
         self.others = [*writing, self._process("watch")]
+        if self.place.older:
+            self.others.append(self._process("work", within=self.place.older))
         self.all_start()
         for process in self.others:
             process.expect("ready")
@@ -100,9 +108,30 @@ class Load:
     def kill(self) -> None:
         worker = self.workers.pop(0)
         worker.kill()
+        self._replace(worker)
+
+    def replace_dead(self) -> None:
+        """Start a worker in the place of each that has killed itself."""
+        for worker in [one for one in self.workers if one.exit_status is not None]:
+            self.workers.remove(worker)
+            self._replace(worker)
+
+    def _replace(self, worker: Process) -> None:
         self.deaths[worker.number] = MACHINE.monotonic()
         worker.close()
         self.start_worker()
+
+    def calm(self) -> None:
+        """Let no worker kill itself any more."""
+        if self.moments is not None:
+            self.moments = None
+            for _ in self.workers[:]:
+                self.kill()
+
+    @property
+    def traces(self) -> int:
+        """The size of all traces, which grows while something is done."""
+        return sum(path.stat().st_size for path in self.folder.iterdir())
 
     async def freeze(self, seconds: float) -> None:
         worker = self.workers[next(self._next) % len(self.workers)]
@@ -122,9 +151,9 @@ class Load:
         for process in (*self.workers, *self.others):
             process.close()
 
-    def _process(self, role: str, *arguments: str, **options: object) -> Process:
+    def _process(self, role: str, *arguments: str, within: Sequence[str] = (), **options: object) -> Process:
         settings = {"lease": LEASE, "poll": _POLL, "database_wait": 5} | options
-        return Process(role, self.place.url, *arguments, program="chaos.roles", **settings)
+        return Process(role, self.place.url, *arguments, program="chaos.roles", within=within, **settings)
 
 
 @asynccontextmanager
@@ -134,14 +163,19 @@ async def placed(store: str, needs: str) -> AsyncIterator[Place]:
     Args:
         store: ``sqlite`` or ``postgres``.
         needs: What the fault needs of it: ``disk``, ``proxy``, ``http``, ``standby``, ``standby behind a pooler``,
-            ``patroni``, ``patroni behind a pooler``, or nothing.
+            ``patroni``, ``patroni behind a pooler``, ``older program``, ``older penstock``, or nothing.
     """
     async with AsyncExitStack() as stack:
+        older: list[str] = ["env", "CHAOS_RELEASE=older"] if needs.startswith("older") else []
+        if needs == "older penstock":
+            if not (source := os.environ.get("CHAOS_OLDER")):
+                raise NotRunError("CHAOS_OLDER names no checkout of an older penstock")
+            older.append(f"PYTHONPATH={source}/src{os.pathsep}{TESTS}")
         disk = stack.enter_context(small_disk()) if needs == "disk" else None
         if store == "sqlite":
             folder = disk or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-chaos-")))
             url = f"sqlite:///{folder}/chaos.db"
-            yield Place(store, url, url, disk=disk)
+            yield Place(store, url, url, disk=disk, older=older)
         elif needs in {"standby", "standby behind a pooler"}:
             primary, standby = stack.enter_context(replicated(_ROOMY))
             await make_synchronous(primary)
@@ -162,7 +196,7 @@ async def placed(store: str, needs: str) -> AsyncIterator[Place]:
             with patch("tempfile.tempdir", str(disk) if disk else tempfile.gettempdir()):
                 own = stack.enter_context(server(f"{_ROOMY}max_wal_size = 64MB\nmin_wal_size = 32MB\n"))
             proxy = await stack.enter_async_context(Proxy(own.url).running()) if needs == "proxy" else None
-            yield Place(store, proxy.url if proxy else own.url, own.url, own, proxy=proxy, disk=disk)
+            yield Place(store, proxy.url if proxy else own.url, own.url, own, proxy=proxy, disk=disk, older=older)
 
 
 def in_one(primary: Server, standby: Server) -> str:

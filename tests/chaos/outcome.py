@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from chaos.flows import faults_of
-from chaos.load import Load
-from chaos.program import KEYS, KINDS, LIMIT, WRITERS, job_numbers
+from chaos.load import LEASE, Load
+from chaos.program import FLOW, KEYS, LIMIT, WRITERS, job_numbers, kind_of
 
 from penstock.app import Backend
 from penstock.jobs.filter import JobFilter
@@ -31,7 +31,6 @@ ROWS = {
     12: ("dropped canceled",),
     15: ("chain", "chained"),
 }
-FLOW = 16
 AT_MOST_ONCE = {2: "action", 4: "pooled-action"}
 AT_LEAST_ONCE = {5: "retried", 6: "failing", 8: "acted", 10: "limited", 11: "keyed", 13: "thread", 14: "batched"}
 _EXAMPLES = 5
@@ -120,7 +119,7 @@ async def look(backend: Backend, sql: str) -> Sequence[Row]:
 
 async def parked(backend: Backend) -> Sequence[JobStatus]:
     """The runs of workflows that lost five workers in a row."""
-    return await backend.jobs("pending", 10_000, where=JobFilter(error="WorkflowParked"))
+    return await backend.jobs("pending", 10_000, where=JobFilter(error="workers died in a row"))
 
 
 async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
@@ -135,7 +134,7 @@ async def remaining(load: Load, backend: Backend) -> tuple[int, ...]:
     said, sent = (len({tuple(words) for _, _, words in lines(load, file)}) for file in ("said", "sent"))
     last = [int(words[0]) for _, _, words in lines(load, "seen")][-1:]
     return (
-        sum(counts.get(state, 0) for state in ("ready", "scheduled", "running")) - left_aside,
+        sum(counts.get(state, 0) for state in ("ready", "scheduled", "retrying", "running")) - left_aside,
         WRITERS - states.count((load.size.rows,)),
         whole - handled,
         whole - sent,
@@ -165,7 +164,7 @@ def _count_rows(
 ) -> None:
     undone = [effects for one in deserted if (effects := without_effect(*one))]
     found.unrun += len(undone)
-    wanted = {(what, number) for number in jobs(load) for what in ROWS.get(number % KINDS, ())}
+    wanted = {(what, number) for number in jobs(load) for what in ROWS.get(kind_of(number), ())}
     wanted |= {(f"state {writer}", load.size.rows) for writer in range(WRITERS)}
     wanted -= set().union(*undone)
     wanted |= {("completed failed", number) for effects in undone for what, number in effects if what == "completed"}
@@ -177,7 +176,7 @@ def _count_rows(
 def _count_runs(found: Outcome, load: Load) -> None:
     begun = Counter(int(words[1]) for _, _, words in lines(load, "ran") if words[2] == "begins")
     for number in jobs(load):
-        kind = number % KINDS
+        kind = kind_of(number)
         if kind in AT_MOST_ONCE:
             found.twice += max(0, begun[number] - 1)
             found.unrun += begun[number] == 0
@@ -195,14 +194,17 @@ async def _count_flows(found: Outcome, load: Load, backend: Backend, unrun: set[
     rows, ran = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for number, what in await look(backend, "select number, what from flowed order by number, place"):
         rows[number].append(what)
-    for _, _, (number, *what) in lines(load, "flowed"):
+    for moment, process, (number, *what) in lines(load, "flowed"):
         ran[int(number)].append(" ".join(what))
-    for number in (one for one in jobs(load) if one % KINDS == FLOW and one not in unrun):
+        if what[-1] == "again":  # one that was stopped as it began it goes on with it
+            found.duplicates += (was_stopped := _was_stopped(load, process, moment))
+            found.twice += not was_stopped
+            found.examples += [] if was_stopped else [f"run {number}: {what[0]} ran though it was recorded"]
+    for number in (one for one in jobs(load) if kind_of(one) == FLOW and one not in unrun):
         faults = faults_of(number, rows[number], ran[number])
         found.lose(f"run {number}:", faults["lost"])
         found.twice += len(faults["twice"])
         found.out_of_order += len(faults["out of order"])
-        found.duplicates += sum(line.endswith("again") for line in ran[number])
         found.examples += [f"run {number}: {one}" for kind in ("twice", "out of order") for one in faults[kind]][
             :_EXAMPLES
         ]
@@ -273,6 +275,11 @@ def _stopped(load: Load, process: int, begun: float, ended: float) -> float:
     )
 
 
+def _was_stopped(load: Load, process: int, moment: float) -> bool:
+    """Whether a process was stopped shortly before."""
+    return any(number == process and at <= moment <= until + LEASE for number, at, until in load.frozen)
+
+
 def _recovery(load: Load) -> float:
     longest = 0.0
     for file in ("wrote", "ran", "sent"):
@@ -287,8 +294,9 @@ def _still(load: Load) -> dict[str, dict[str, float]]:
     """The longest gaps between two lines after each kind of takeover, until the next one or the last write."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     moments = {file: [moment for moment, _, _ in lines(load, file)] for file in ("wrote", "ran", "sent", "seen")}
-    ends = [*(moment for _, moment in load.takeovers[1:]), moments["wrote"][-1]]
-    for (what, begun), end in zip(load.takeovers, ends, strict=False):
+    takeovers = [one for one in load.takeovers if one[1] < moments["wrote"][-1]]
+    ends = [*(moment for _, moment in takeovers[1:]), moments["wrote"][-1]]
+    for (what, begun), end in zip(takeovers, ends, strict=False):
         for file, known in moments.items():
             within = [begun, *(moment for moment in known if begun < moment < end), end]
             found[what][file] = max(found[what][file], *(after - one for one, after in pairwise(within)))

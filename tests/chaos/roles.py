@@ -1,20 +1,26 @@
-"""The roles of processes under faults: `python -m chaos.roles work|write|watch`."""
+"""The roles of processes under faults: `python -m chaos.roles work|write|watch`.
+
+With `--dies=moment:n` a process kills itself when it comes to a moment for the n-th time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 
+from chaos import flows
 from chaos.flows import note
 from chaos.program import JUMP, JUMP_OF_ALL, SERVICES, app, put, totals
 
 from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseBusy, DatabaseUnavailable, PenstockError
+from penstock.observe import points
 
 
 class JumpingClock(SystemClock):
@@ -80,8 +86,26 @@ def say(word: str) -> None:
     sys.stdout.flush()
 
 
-async def main(role: str, database: str, *arguments: str, skew: str = "0", **settings: str) -> None:
+def arm_death(moment: str, count: int) -> None:
+    left = count
+
+    async def come(**_facts: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if moment in points.POINTS:
+        points.arm(moment, come)
+    else:
+        flows.around_effects[moment] = come
+
+
+async def main(role: str, database: str, *arguments: str, skew: str = "0", dies: str = "", **settings: str) -> None:
     logging.disable()  # of hundreds of faults
+    if dies:
+        moment, _, count = dies.partition(":")
+        arm_death(moment, int(count))
     clock = JumpingClock(timedelta(seconds=float(skew)), JUMP_OF_ALL if database.startswith("sqlite") else JUMP)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, clock.jump)
     services = SERVICES if role == "work" else ()

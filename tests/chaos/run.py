@@ -32,6 +32,8 @@ async def run(store: str, fault: Fault, size: Size, pause: float = LEASE) -> Out
         NotRunError: This machine cannot have such a fault.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-traces-") as folder, patch.dict(os.environ, CHAOS_FOLDER=folder):
+        if size.only_flows:
+            os.environ["CHAOS_FLOWS"] = "1"
         async with placed(store, fault.needs) as place:
             async with app.open(place.own_url):
                 pass  # makes the tables
@@ -50,13 +52,16 @@ async def _struck(load: Load, fault: Fault, pause: float) -> None:
     for process in writing:
         process.go()
     written = asyncio.gather(*(asyncio.to_thread(process.expect, "done") for process in writing))
+    done = -1
     for number in range(fault.strikes):
-        await asyncio.wait([written], timeout=pause if number else 1.0)
-        if written.done() and number:
+        await MACHINE.sleep(pause if number else 1.0)
+        if written.done() and number and done == load.traces:
             break
+        done = load.traces
         await fault.strike(load, number)
         load.ends.append(MACHINE.monotonic())
     await written
+    load.calm()
     if load.place.cluster is not None:
         await load.place.cluster.whole()
 

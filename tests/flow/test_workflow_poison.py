@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.databases import run_sql
 from stage.faults import run_with_crashes
 
 from penstock import ActionCtx, App, JobId, JobStatus
@@ -46,6 +47,28 @@ async def status_of(backend: TestApp, run: JobId) -> JobStatus:
     found = await backend.job(run)
     assert found is not None
     return found
+
+
+NOVEL = {  # what a newer release stores, and what both know
+    "fact": ("outcome = '{\"novel\": 1, ' || substr(outcome, 2)", "outcome = replace(outcome, '\"novel\": 1, ', '')"),
+    "kind": ("kind = 'novel'", "kind = 'begin'"),
+}
+
+
+@pytest.mark.parametrize("what", NOVEL)
+async def test_a_run_of_a_newer_penstock_is_left_to_its_workers(database_url: str, what: str) -> None:
+    """(WF131)"""
+    async with TestApp(good_app, database_url) as old, TestApp(bad_app, database_url, clock=old.clock) as new:
+        table = old.engine.store.dialect.translate("update penstock.workflow_record set")
+        run = await old.scheduler.run_after(NOW, good, slept=True)
+        await old.run_until_idle(advance=False)
+        await run_sql(database_url, f"{table} {NOVEL[what][0]}")
+        await old.run_until_idle()
+        status = await status_of(old, run)
+        assert (status.state.value, "newer release of penstock" in (status.error or "")) == ("pending", True), status
+        await run_sql(database_url, f"{table} {NOVEL[what][1]}")
+        await new.run_until_idle()
+        assert (await status_of(new, run)).result == "well"
 
 
 @pytest.mark.parametrize("then", ["deploy", "cancel", "end now"])

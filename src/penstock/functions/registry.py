@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.codec import Codec
 from penstock.config import Password
+from penstock.distribution import __version__
 from penstock.errors import DeclarationError, FunctionNotFound
 from penstock.functions.component import short_name
 from penstock.functions.function import AnyFunction, Function, FunctionKind
@@ -94,8 +95,8 @@ class Registry:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the code in the modules of its functions: another one after a deploy that changed any."""
-        digest = blake2b(digest_size=8)
+        """A digest of penstock's version and the code in the modules of its functions: a deploy gives another one."""
+        digest = blake2b(__version__.encode(), digest_size=8)
         for name in sorted({function.declared.__module__ for function in self}):
             for code in _codes_of(vars(sys.modules[name]) if name in sys.modules else {}, name):
                 digest.update(code)

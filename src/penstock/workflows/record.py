@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, fields
 from datetime import datetime
 from hashlib import blake2b
+from typing import Any
 from uuid import UUID
 
 from penstock.dataclass import dataclass
@@ -88,6 +89,7 @@ class Beginning:
         since: Seconds since 1970 at which it was retried or forked, from where its deadline counts; 0 if it was not.
         tokens: How many tokens of events it had given before it began again.
         seeds: Of a fork the seeds of its random numbers, each with the place from which it does not count any more.
+        unread: Facts of a newer release of penstock, to which this one leaves the run.
     """
 
     life: int = 0
@@ -96,15 +98,21 @@ class Beginning:
     since: float = 0.0
     tokens: int = 0
     seeds: Sequence[tuple[int, int]] = ()
+    unread: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str | None) -> Beginning:
         """Read it from the outcome of the record."""
-        return cls(**json.loads(text or "{}"))
+        given = json.loads(text or "{}")
+        return cls(**{name: given.pop(name) for name in [*given] if name in _OF_BEGINNING}, unread=given)
 
     def write(self) -> str:
         """The outcome of the record."""
-        return json.dumps(asdict(self))
+        given = asdict(self)
+        return json.dumps(given | given.pop("unread"))
+
+
+_OF_BEGINNING = {one.name for one in fields(Beginning)} - {"unread"}
 
 
 def describe(kind: RecordKind, function: str, args: str | None) -> str:

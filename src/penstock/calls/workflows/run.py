@@ -53,10 +53,9 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
     Raises:
         LeaseLost: Another worker has the run.
     """
-    store, history = runner.engine.store.workflows, History(())
+    history = History(())
     try:
-        records = await runner.attempt(lambda: store.read_history(run.job.id), for_ever=True)
-        history = History(records)
+        history = await _read_history(runner, run.job.id)
         if history.beginning is None and run.job.is_late:
             return Outcome(JobEvent.RAISED, error="expired", retryable=False)
         if run.job.attempt >= most_losses(run.job):
@@ -68,6 +67,13 @@ async def run_workflow(runner: FunctionCalls, run: JobRun, function: AnyFunction
         if error.from_function:
             raise
         return Outcome(JobEvent.SNOOZED, delay=_AWAY, error=storable(f"{type(error).__name__}: {error}"))
+
+
+async def _read_history(runner: FunctionCalls, run: UUID) -> History:
+    try:
+        return History(await runner.attempt(lambda: runner.engine.store.workflows.read_history(run), for_ever=True))
+    except ValueError as error:
+        raise Mismatch(f"a record cannot be read, such as one of a newer release of penstock: {error}") from error
 
 
 async def _park(runner: FunctionCalls, run: JobRun, history: History, why: str) -> Outcome | None:
@@ -118,6 +124,8 @@ class _Run:
         )
         self._steps = Steps(runner, run, history)
         self._steps.beginning = beginning = Beginning.read(self._decrypt(self._begun.outcome or "{}"))
+        if beginning.unread:
+            raise Mismatch(f"it was begun by a newer release of penstock, with {', '.join(beginning.unread)}")
         self._body = Body(
             function,
             history,
