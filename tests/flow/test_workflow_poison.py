@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from stage.faults import run_with_crashes
+from stage.stories import status_of
 
-from penstock import ActionCtx, App, JobId, JobStatus
+from penstock import ActionCtx, App
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.manage import end_now
 from penstock.sync import WorkflowCtx as SyncWorkflowCtx
@@ -40,12 +41,6 @@ def deploy(release: App) -> Any:
 
 
 bad, good = deploy(bad_app), deploy(good_app)
-
-
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("then", ["deploy", "cancel", "end now"])
