@@ -27,7 +27,7 @@ from penstock import App
 from penstock.testing import TestApp
 
 MIB = 1024 * 1024
-LARGE = (1024 if LONG else 192) * MIB
+LARGE = (1024 if LONG else 96) * MIB
 MOST_MEMORY = 40 * MIB
 PIECE = bytes(range(256)) * 256
 DOT: FilePayload = {
@@ -144,7 +144,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 async def test_large_files_take_little_memory(database_url: str, place: str) -> None:
-    size = LARGE if LONG or "://" not in place else LARGE // 4  # the server of the bucket keeps its bytes in memory
+    size = LARGE if LONG or "://" not in place else LARGE // 2  # the server of the bucket keeps its bytes in memory
 
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(size // len(PIECE)):

@@ -334,7 +334,8 @@ async def told(ctx: QueryCtx) -> list[str]:
         terminal.press("y" + ENTER)
         terminal.wait_for("Ctrl-C stops it.")
         shell.ok("run", "put", "state=paid")
-        terminal.wait_for("task")
+        while not (said := shell.ok("run", "told").json):
+            pass
+        assert said == ["paid"]
         terminal.press(INTERRUPT)
         assert terminal.end() == 0
-    assert shell.ok("run", "told").json == ["paid"]

@@ -100,7 +100,7 @@ async def completed(visit: Visit, ctx: TaskCtx[Order], what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", AWAITED, ids=lambda kind: kind.name)
-async def test_tx1_tx2_tx3_tx4_the_write_and_the_end_of_the_run_commit_together_or_not_at_all(
+async def test_tx1_tx2_tx3_tx4_f6_the_write_and_the_end_of_the_run_commit_together_or_not_at_all(
     kind: Kind, url: str
 ) -> None:
     async def commits(ctx: TaskCtx[Order]) -> None:
@@ -128,12 +128,20 @@ async def test_tx1_tx2_tx3_tx4_the_write_and_the_end_of_the_run_commit_together_
             await ctx.mark_completed()
         await ctx.mark_completed()
 
+    async def tries_the_transaction_again(ctx: TaskCtx[Order]) -> None:
+        async with kind.open(url) as visit:
+            for attempt in range(3):
+                await completed(visit, ctx, "at the third try")
+                await answer(visit.commit() if attempt == 2 else visit.rollback())
+        raise ConnectionError("after the commit")
+
     async with TaskApp(app, url) as t:
         for step, attempts, error in (
             (commits, 1, None),
             (only_writes, 1, None),
             (rolls_back, 3, "ConnectionError: no"),
             (says_it_again, 1, None),
+            (tries_the_transaction_again, 1, None),
         ):
             steps[:] = [step]
             order = await t.run_mutation(place)
@@ -141,7 +149,7 @@ async def test_tx1_tx2_tx3_tx4_the_write_and_the_end_of_the_run_commit_together_
             (job,) = [job for job in await t.jobs() if str(order) in job.args["key"]]
             assert (job.attempt, job.error) == (attempts, error), step
             assert job.state.value == ("success" if error is None else "failed"), step
-        assert sorted(await t.run_query(entries)) == ["booked", "booked again", "written"]
+        assert sorted(await t.run_query(entries)) == ["at the third try", "booked", "booked again", "written"]
 
 
 # ----- TX

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from stage.faults import effects_in
+from stage.stories import status_of
 
-from penstock import ActionCtx, App, DataError, JobId, JobStatus, ValueInvalid
+from penstock import ActionCtx, App, DataError, JobId, ValueInvalid
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.manage import end_now, fork, look_back, retry_from
 from penstock.jobs.job import job_uuid
@@ -47,12 +48,6 @@ async def order(ctx: WorkflowCtx, name: str) -> list[Any]:
     found += [*both, await ctx.wait_for(said), await ctx.run_action(act, "pay")]
     await ctx.sleep(HOUR)
     return [*found, await ctx.run_mutation(do, f"{name} 2")]
-
-
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
 
 
 async def begin(backend: TestApp, name: str) -> JobId:

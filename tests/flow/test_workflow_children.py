@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from stage.faults import effects_in, run_with_crashes
+from stage.stories import status_of
 
-from penstock import App, JobId, JobStatus
+from penstock import App
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import DatabaseUnavailable
 from penstock.store.nouns.workflows import Write
@@ -27,12 +28,6 @@ told = app.event("told", str)
 
 class Odd(Exception):
     pass
-
-
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
 
 
 @app.workflow

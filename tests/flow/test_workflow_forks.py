@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from stage.stories import status_of
 
-from penstock import ActionCtx, App, JobId, JobStatus, MutationCtx
+from penstock import ActionCtx, App, JobId, MutationCtx
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.manage import fork, retry_from
 from penstock.operations.workflows import export
@@ -28,12 +29,6 @@ async def act(ctx: ActionCtx, what: str) -> str:
     if what in broken:
         raise ConnectionError(what)
     return what
-
-
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
 
 
 @app.workflow

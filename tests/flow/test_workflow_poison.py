@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from stage.databases import run_sql
 from stage.faults import run_with_crashes
+from stage.stories import status_of
 
-from penstock import ActionCtx, App, JobId, JobStatus
+from penstock import ActionCtx, App
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.manage import end_now
 from penstock.sync import WorkflowCtx as SyncWorkflowCtx

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 from stage.faults import effects_in
 from stage.guests import sqlite_file
+from stage.stories import status_of
 
-from penstock import App, JobId, JobStatus, MutationCtx
+from penstock import App, JobId, MutationCtx
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.testing import TestApp
 
@@ -22,12 +23,6 @@ NOW, HOUR = timedelta(0), timedelta(hours=1)
 app = OPENED = App()
 do, effects = effects_in(app)
 narrow = app.workpool("narrow", max_parallelism=1)
-
-
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
 
 
 @app.workflow

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from stage.faults import effects_in, run_with_crashes
+from stage.stories import rows_of, status_of
 from stage.waits import until
 
 from penstock import (
@@ -17,7 +18,6 @@ from penstock import (
     ContextError,
     Failed,
     JobId,
-    JobStatus,
     LimitExceeded,
     QueryCtx,
     Success,
@@ -30,7 +30,6 @@ from penstock.calls.workflows.context import WorkflowCtx
 from penstock.calls.workflows.loop import WorkflowSuspended
 from penstock.errors import EventTimeout
 from penstock.jobs.job import job_uuid
-from penstock.store.session import reading
 from penstock.testing import TestApp
 
 pytestmark = pytest.mark.both_stores
@@ -51,20 +50,6 @@ async def act(ctx: ActionCtx, what: str) -> str:
 async def show(ctx: QueryCtx, run: JobId) -> Any:
     status = await ctx.jobs.get(run)
     return None if status is None else status.published
-
-
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
-
-
-async def rows_of(backend: TestApp, table: str) -> list[list[Any]]:
-    store = backend.engine.store
-    sql = store.dialect.translate(f"select * from penstock.{table}")
-    async with reading(store.begin_read) as session:
-        _, rows = await session.fetch_read_only(sql, [], 100, 10**6)
-        return [list(row) for row in rows]
 
 
 # ----- published state

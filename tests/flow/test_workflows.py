@@ -11,6 +11,7 @@ import pytest
 from cryptography.fernet import Fernet
 from pydantic import BaseModel
 from stage.faults import run_with_crashes
+from stage.stories import rows_of
 from stage.waits import until
 
 from penstock import (
@@ -35,7 +36,6 @@ from penstock import (
 from penstock.calls.workflows.context import WorkflowCtx
 from penstock.errors import DatabaseUnavailable, EventTimeout, StepLost
 from penstock.jobs.job import job_uuid
-from penstock.store.session import reading
 from penstock.testing import TestApp, gate, raising
 
 pytestmark = pytest.mark.both_stores
@@ -768,14 +768,6 @@ async def test_records_and_events_are_encrypted(database_url: str) -> None:
         stored = [await rows_of(backend, name) for name in names]
         assert all(len(rows) > 1 for rows in stored)
         assert "plaintext" not in repr(stored)
-
-
-async def rows_of(backend: TestApp, table: str) -> list[list[Any]]:
-    store = backend.engine.store
-    sql = store.dialect.translate(f"select * from penstock.{table}")
-    async with reading(store.begin_read) as session:
-        _, rows = await session.fetch_read_only(sql, [], 100, 10**6)
-        return [list(row) for row in rows]
 
 
 @app.workflow

@@ -66,6 +66,7 @@ def test_a_wheel_runs_a_new_project_with_what_it_requires_and_nothing_else(insta
     assert [note["text"] for note in notes] == ["two words"]
 
 
+@pytest.mark.long
 def test_a_new_project_requires_the_wheel_that_wrote_it(installed: Path, project: Path) -> None:
     (wanted,) = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     assert re.fullmatch(r"penstock-backend\[dashboard,migrations\] @ file://.*\.whl#sha256=[0-9a-f]{64}", wanted)

@@ -51,22 +51,18 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno, text
 
 
-def sentences(package: Path) -> Iterator[tuple[str, str]]:
-    """The docstrings and comments of the files, each with its place."""
-    for path in sorted((*package.rglob("*.py"), *package.rglob("*.sql"))):
-        name, text = path.relative_to(package).as_posix(), path.read_text("utf-8")
-        if path.suffix == ".py":
-            for line, said in docstrings(ast.parse(text)):
-                yield f"{name}:{line}", said
-            yield from ((name, comment) for comment in _COMMENT.findall(text))
-        elif not _MIGRATIONS.search(name):
-            for line, said in enumerate(text.splitlines(), 1):
-                yield f"{name}:{line}", said.partition("--")[2]
-
-
 @pytest.fixture(scope="module")
-def said(root: Path) -> list[tuple[str, str]]:
-    return list(sentences(root / "src" / "penstock"))
+def said(root: Path, trees: dict[str, ast.Module]) -> list[tuple[str, str]]:
+    """The docstrings and comments of the files, each with its place."""
+    source = root / "src"
+    found = [(f"{name}:{line}", text) for name, tree in trees.items() for line, text in docstrings(tree)]
+    found += [(name, comment) for name in trees for comment in _COMMENT.findall((source / name).read_text("utf-8"))]
+    for path in sorted((source / "penstock").rglob("*.sql")):
+        name = path.relative_to(source).as_posix()
+        if not _MIGRATIONS.search(name):
+            lines = path.read_text("utf-8").splitlines()
+            found += [(f"{name}:{number}", line.partition("--")[2]) for number, line in enumerate(lines, 1)]
+    return found
 
 
 def test_functions_are_named_by_what_they_do_or_give(trees: dict[str, ast.Module]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from programs.uploading import STEPS, app
-from stage.needs import examples
+from stage.needs import LONG
 from stage.processes import Process
 from stage.servers import bytes_in, keys_of, make_old, sweep
 
@@ -19,7 +19,7 @@ from penstock.testing import TestApp
 pytestmark = pytest.mark.both_stores
 
 AT_ONCE, UPLOADS = 3, 30
-ROUNDS = examples(120)
+ROUNDS = 120 if LONG else 2 * len(STEPS)
 
 
 def run_all(database: str, folder: Path) -> None:

@@ -113,33 +113,6 @@ async def test_f5_lr1_a_run_that_outlives_its_lease_keeps_it_and_none_comes_back
         assert (runs, await state(first)) == ([1], ("success", 1))
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in PLAIN_KINDS if not kind.name.startswith("Django")], ids=lambda k: k.name
-)
-def test_f6_a_transaction_that_is_tried_again_completes_the_run(kind: Kind, request: pytest.FixtureRequest) -> None:
-    url: str = request.getfixturevalue(f"{kind.dialect}_url")
-
-    async def story() -> None:
-        async with TaskApp(app, url) as t:
-
-            async def again(ctx: TaskCtx[Order]) -> None:
-                async with kind.open(url) as visit:
-                    for attempt in range(3):
-                        await answer(visit.begin())
-                        await write(visit, "booked")
-                        await ctx.mark_completed(visit.connection)
-                        await answer(visit.commit() if attempt == 2 else visit.rollback())
-                raise ConnectionError("after the commit")
-
-            steps.append(again)
-            await t.run_mutation(place)
-            assert await t.settle_down() == 1
-            assert await state(t) == ("success", 1)
-            assert await t.run_query(entries) == ["booked"]
-
-    asyncio.run(story())
-
-
 @pytest.mark.parametrize("own", [True, False], ids=["at once", "in a transaction"])
 async def test_f7_a_stalled_worker_cannot_complete_what_another_has_taken_over(database_url: str, *, own: bool) -> None:
     async with two_on(app, database_url) as (stalled, rescuer):

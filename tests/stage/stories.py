@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from penstock import ActionCtx, App, Id, MutationCtx, QueryCtx, Table, TaskCtx
+from penstock import ActionCtx, App, Id, JobId, MutationCtx, QueryCtx, Table, TaskCtx
 from penstock.app import Backend
 from penstock.jobs.job import JobStatus
 from penstock.services.planner.planner import Planner
 from penstock.services.worker.worker import Worker
 from penstock.store.nouns.tasks import RecordRow, TaskRow
-from penstock.store.session import Statement
+from penstock.store.session import Statement, reading
 from penstock.testing import TestApp, TestClock
 from stage.feed import write
 
@@ -142,6 +142,20 @@ async def known_record(test: TestApp, doc_id: Any, name: str = "react") -> Recor
     record = await record_of(test, doc_id, name)
     assert record is not None
     return record
+
+
+async def status_of(backend: TestApp, run: JobId) -> JobStatus:
+    found = await backend.job(run)
+    assert found is not None
+    return found
+
+
+async def rows_of(backend: TestApp, table: str) -> list[list[Any]]:
+    store = backend.engine.store
+    sql = store.dialect.translate(f"select * from penstock.{table}")
+    async with reading(store.begin_read) as session:
+        _, rows = await session.fetch_read_only(sql, [], 100, 10**6)
+        return [list(row) for row in rows]
 
 
 async def settle(test: TestApp, passing: timedelta = timedelta(0)) -> int:
