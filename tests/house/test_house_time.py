@@ -19,7 +19,7 @@ _PURPOSES = {
         "services/relay/delivery": {"OutboxDelivery._is_late"},
         "services/rescue": {"Rescue.is_due", "Rescue.look"},
         "services/worker/worker": {"Worker._claim_into", "Worker._holds"},
-        "calls/run/jobrun": {"Permit._ask", "Permit.check", "Permit.is_fresh"},
+        "calls/run/jobrun": {"Permit._ask", "Permit.check"},
     },
     "a timeout ends": {
         "api/identity/keys": {"_read"},

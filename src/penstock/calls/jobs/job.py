@@ -198,9 +198,6 @@ class JobCall(_EndsJob):
     def check(self, *, again: bool = False) -> Coroutine[Any, Any, Arguments]:  # noqa: ARG002 - each does the same
         return check_args(self.function, self.arguments)
 
-    def begin(self, session: Session | None = None) -> Coroutine[Any, Any, None]:
-        return self.job.begin(session)
-
     def settlement(self, result: Any, now: datetime) -> Settlement:
         outcome = outcome_of_result(self.engine, self.function, result)
         if self.job.cancels_itself:  # what it has written stays

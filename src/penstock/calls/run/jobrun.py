@@ -72,11 +72,6 @@ class Permit:
         self._withdrawn = False
         self._asking: asyncio.Task[None] | None = None
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether a job may start now without asking the database."""
-        return not self._withdrawn and self._machine.monotonic() - self._since < _HOLDS and self._held()
-
     async def check(self, session: Session | None = None) -> None:
         """Raise Withdrawn if a job must not start now. It asks in the job's transaction, if that has one."""
         if not self._withdrawn and self._machine.monotonic() - self._since >= _HOLDS:
@@ -172,7 +167,7 @@ class JobRun:
             Withdrawn: The limit does not let it.
         """
         if not self.begun:
-            if self.permit is not None and not self.permit.is_fresh:
+            if self.permit is not None:
                 await self.permit.check(session)
             self.begun = True
 
