@@ -186,6 +186,21 @@ async def test_on_completes_share_a_transaction_and_one_that_fails_is_called_alo
         assert (found.state.value, len(found.on_complete_attempts)) == ("success", 2)
 
 
+async def test_a_job_is_stored_at_its_end_as_one_without_on_complete_is(database_url: str) -> None:
+    async with TestApp(app, database_url) as test:
+        plain = await pool.enqueue_batch(test, act, [{}] * 5)
+        followed = await pool.with_options(on_complete=tell).enqueue_batch(test, act, [{}] * 5)
+        keyed = [await pool.with_options(on_complete=tell, key=f"k{one}").enqueue(test, act) for one in range(5)]
+        await test.run_until_idle()
+        statuses = [await test.job(work) for work in (*plain, *followed, *keyed)]
+        ends = {(one.state, one.attempt, one.result, one.error, one.attempts) for one in statuses if one}
+        times = {(one.run_at, one.enqueued_at, one.started_at, one.finished_at) for one in statuses if one}
+        assert [len(ends), len(times), None in statuses] == [1, 1, False]
+        assert await test.run_query(told) == ["success"] * 10
+        again = [await pool.with_options(key=f"k{one}").enqueue(test, act) for one in range(5)]
+        assert not set(again) & set(keyed), "their keys are free"
+
+
 async def begin_and_die(test: TestApp, count: int) -> None:
     """Let a worker begin until so much has begun, and kill it."""
     worker = test.make_service("worker")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from stage.waits import until
 
 from penstock import App, Id, MutationCtx, Table
 from penstock.app import Backend
+from penstock.calls.jobs import group
 from penstock.errors import Conflict, DatabaseUnavailable
 from penstock.observe import points
 from penstock.services.worker.worker import Worker
@@ -147,6 +148,27 @@ async def test_one_that_is_slow_goes_on_by_itself(postgres_url: str) -> None:
             await drained(worker)
         assert len(made) <= 3, "the others of its function go on sharing: its own, and one or two of all others"
         assert await backend.run_query(sharing.balances) == [2 * FEW + MANY, 1]
+
+
+async def test_the_limit_of_a_job_cancels_that_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_LONGEST", 0.01)
+    task = asyncio.current_task()
+    assert task is not None
+    limit = group._Limit()
+    for _ in range(3):
+        with pytest.raises(asyncio.CancelledError), limit:
+            await asyncio.Event().wait()
+        assert (limit.exceeded, task.cancelling()) == (True, 0)
+        with limit, suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        assert (limit.exceeded, task.cancelling()) == (True, 0), "also if it takes no notice"
+        with limit:
+            assert not limit.exceeded
+        looks = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, looks.set)
+        await looks.wait()
+        assert not limit.exceeded, "nobody is cancelled between two jobs"
+    limit.end()
 
 
 # ----- failures

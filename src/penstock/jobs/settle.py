@@ -190,8 +190,9 @@ def _retention(seconds: object) -> timedelta:
 def _completing(job: Job, settled: Settlement, end: JobState, started_at: datetime | None) -> Settlement:
     """The settlement with the ending that is kept while on_complete comes first."""
     now = settled.finished_at
-    ending = Ending(end, now, settled.result, settled.error, settled.traceback, started_at, job.run_at)
-    return replace(settled, run_at=now, result=None, error=None, traceback=None, ending=ending)
+    settled.ending = Ending(end, now, settled.result, settled.error, settled.traceback, started_at, job.run_at)
+    settled.run_at, settled.result, settled.error, settled.traceback = now, None, None, None
+    return settled
 
 
 def _settle_call(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from penstock.dataclass import dataclass
 from penstock.errors import Conflict, PenstockError, TryAgain
 from penstock.functions.function import AnyFunction, FunctionKind
 from penstock.jobs.job import Outcome, Settlement
+from penstock.observe import points
 from penstock.schema.table import definition_of
 from penstock.store.session import Session
 from penstock.transaction.commit import commit_shared
@@ -35,10 +36,11 @@ _MORE = 1.25
 _CAREFUL = 1000  # jobs of a function that get savepoints after one had to be undone
 _IN_TURN = 8  # jobs; then the event loop gets its turn
 _LARGEST_ARGUMENTS = 64 * 1024
-_LONGEST = 1.0  # seconds for which a job may hold a shared transaction; then it leaves
+_LONGEST = 1.0  # seconds for which a job may hold a shared transaction; then it leaves, at one of the next looks
+_LOOKS = 5
 _PATIENCE = 5.0  # seconds for which jobs that have run wait for others to commit with them
 
-Ended = Callable[[JobRun, Outcome | None], Awaitable[None]]
+Ended = Callable[[JobRun, Outcome | None], None]
 Alone = Callable[[JobRun], None]
 
 
@@ -176,7 +178,9 @@ class Groups:
         ended = list(group)
         group.clear()
         for member in ended:
-            await self._ended(member.run, member.outcome)
+            if points.armed:
+                await points.reach("worker.outcome", job=member.run.job, outcome=member.outcome)
+            self._ended(member.run, member.outcome)
 
     async def _tables_in_order(self, session: Session) -> frozenset[str]:
         """The tables each of whose changes counts. Where updates are never merged, the database is asked each time."""
@@ -221,7 +225,7 @@ class Groups:
     async def _run(self, shared: Shared, group: list[_Member]) -> None:
         """Run jobs one after another; jobs beyond the limit wait again. Raises _Gone if some have to leave."""
         clock, now, rows, size = self._runner.engine.machine, self._runner.now(), 0, 0
-        late = asyncio.Event()
+        late, limit = asyncio.Event(), _Limit()
         timer = asyncio.get_running_loop().call_later(_PATIENCE, late.set)
         try:
             for place, member in enumerate(group):
@@ -232,7 +236,7 @@ class Groups:
                     if full:
                         self._size = place  # the rows of waiting jobs are read again
                     break
-                await self._run_one(shared, member, now, group)
+                await self._run_one(shared, member, now, group, limit)
                 if member.done is not None:
                     rows += sum(member.done[0].rows_counted) + len(member.done[0].jobs)
                     size += member.done[0].bytes_counted
@@ -240,17 +244,19 @@ class Groups:
                     await clock.sleep(0)
         finally:
             timer.cancel()
+            limit.end()
 
-    async def _run_one(self, shared: Shared, member: _Member, now: datetime, group: list[_Member]) -> None:
-        timer = asyncio.timeout(_LONGEST)
+    async def _run_one(
+        self, shared: Shared, member: _Member, now: datetime, group: list[_Member], limit: _Limit
+    ) -> None:
         try:
-            async with timer:
+            with limit:
                 await self._attempt(shared, member, now)
         except NeedsSavepoint:
             self._careful[member.function.name] = _CAREFUL
         except BaseException as error:
             task = asyncio.current_task()
-            if not timer.expired() and (isinstance(error, Exception) or task is None or task.cancelling()):
+            if not limit.exceeded and (isinstance(error, Exception) or task is None or task.cancelling()):
                 raise
             self._leave(member, group)
         else:
@@ -292,6 +298,34 @@ class Groups:
             raise shared.failure
         if run.job.ending is None:
             runner.engine.journal.ran(run.job, runner.engine.machine.monotonic() - begun)
+
+
+class _Limit:
+    """Cancels a job that holds its transaction too long. One timer is for all: one of each would cost a tenth more."""
+
+    def __init__(self) -> None:
+        self.exceeded = False  # by the last job
+        self._looks = 0  # that are left for a job, while one runs
+        self._task = asyncio.current_task()
+        self._look()
+
+    def __enter__(self) -> None:
+        self._looks, self.exceeded = _LOOKS, False
+
+    def __exit__(self, *_: object) -> None:
+        self._looks = 0
+        if self.exceeded and self._task is not None:
+            self._task.uncancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LONGEST / (_LOOKS - 1), self._look)
+        if self._looks == 1 and self._task is not None:
+            self.exceeded = True
+            self._task.cancel()
+        self._looks -= self._looks > 0
 
 
 class _Gone(Exception):

@@ -87,7 +87,7 @@ def keep_ending(engine: Engine, run: JobRun, outcome: Outcome) -> bool:
     (settled,) = engine.decide([(run.job, outcome)])
     if settled.ending is None:
         return False
-    run.job = replace(run.job, ending=settled.ending, failed=settled.failed)
+    run.job.ending, run.job.failed = settled.ending, settled.failed
     run.decided, run.moment = settled, None
     return True
 
@@ -254,7 +254,10 @@ class CompletionCall(_EndsJob):
         return await self._read(b'{"kind":"success","value":' + result.encode() + b"}")
 
     def settlement(self, result: Any, now: datetime) -> Settlement:  # noqa: ARG002 - nobody asks for it
-        return complete(self.ended, self.ending, now, self.engine.keep)
+        settled = complete(self.ended, self.ending, now, self.engine.keep)
+        if self.decided is not None:  # nothing of the ending is stored, so the job ends as one without on_complete
+            settled.event = self.decided.event
+        return settled
 
     def note_end(self, settled: Settlement) -> None:
         journal, decided = self.engine.journal, self.decided

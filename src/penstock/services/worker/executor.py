@@ -242,7 +242,9 @@ class Executor:
     async def _end_attempt(self, running: JobRun, outcome: Outcome | None) -> None:
         """End a job whose attempt has ended, or call its on_complete first."""
         if running.job.on_complete is None or outcome is None or not self._comes_next(running, outcome):
-            await self._end_job(running, outcome)
+            if points.armed:
+                await points.reach("worker.outcome", job=running.job, outcome=outcome)
+            self._end_job(running, outcome)
         elif self._groups.takes(running):
             self._groups.add((running,))
         else:
@@ -253,12 +255,10 @@ class Executor:
         ours = not running.stopped and self.running.get(running.job.id) is running
         return ours and keep_ending(self._runner.engine, running, outcome)
 
-    async def _end_job(self, running: JobRun, outcome: Outcome | None) -> None:
+    def _end_job(self, running: JobRun, outcome: Outcome | None) -> None:
         job, engine = running.job, self._runner.engine
         if self._single is running:
             self._single = None
-        if points.armed:
-            await points.reach("worker.outcome", job=job, outcome=outcome)
         if job.options.task is not None and engine.pauses.concerns(job.options.task):
             engine.pauses.note_end(job.options.task, job, outcome, engine.clock.now())
         if running.stopped:
