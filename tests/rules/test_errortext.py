@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock.observe.errortext import trace_text, trim
+from penstock.observe.errortext import error_text, trace_text, trim
 
 HERE = str(Path(__file__))
 
@@ -76,3 +76,10 @@ def test_a_traceback_of_penstock_alone_stays_whole() -> None:
     assert HERE in short
     for text in ("", "ValueError: no frames", "the end of\n    a long line\nValueError: x"):
         assert trim(text) == text
+
+
+def test_a_group_names_its_errors() -> None:
+    group = ExceptionGroup("many", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])])
+    assert error_text(group) == (
+        "ExceptionGroup: many (2 sub-exceptions): ValueError: a; ExceptionGroup: inner (1 sub-exception): KeyError: 'b'"
+    )
