@@ -27,6 +27,7 @@ from penstock import (
     Table,
     UnawaitedCall,
     ValueInvalid,
+    WorkflowCtx,
     sync,
 )
 from penstock.testing import JobsFailed, TestApp
@@ -401,7 +402,22 @@ WORDS: dict[str, list[tuple[str, str]]] = {
         ("check_fence", r"Do it in a mutation"),
         ("runQuery", r"Write run_query\."),
     ],
+    "workflow": [
+        ("db", r"WorkflowCtx has no db\. Read with ctx\.run_query\(function, …\), and write with ctx\.run_mutation\(f"),
+        ("scheduler", r"Do it in a mutation, and call that with ctx\.run_mutation"),
+        ("work", r"Do it in an action, and call that with ctx\.run_action"),
+        ("runAction", r"Write run_action\."),
+    ],
 }
+
+
+stories: list[Callable[[Any], None]] = []
+
+
+@app.workflow
+async def flow(ctx: WorkflowCtx) -> str:
+    stories[-1](ctx)
+    return "used"
 
 
 async def test_a_word_of_another_ctx_says_what_to_write_instead(sqlite_url: str) -> None:
@@ -429,12 +445,18 @@ async def test_a_word_of_another_ctx_says_what_to_write_instead(sqlite_url: str)
         with pytest.raises(ContextError, match=r"Write with_index\."):
             _ = ctx.db.query(Note).withIndex
 
+    stories.append(lambda ctx: use(ctx, "workflow"))
     async with TestApp(app, sqlite_url) as backend:
         await backend.run_query(read, on_the_loop("query"))
         await backend.run_mutation(write, on_the_loop("mutation"))
         await backend.run_mutation(write_in_thread, lambda ctx: use(ctx, "mutation"))
         await backend.run_action(act, on_the_loop("action"))
         await backend.run_mutation(write, unknown)
+        run = await backend.scheduler.run_after(timedelta(0), flow)
+        await backend.run_until_idle()
+        status = await backend.job(run)
+        assert status is not None
+        assert status.result == "used"
 
 
 async def test_calls_as_convex_has_them_say_how_they_are_written(sqlite_url: str) -> None:

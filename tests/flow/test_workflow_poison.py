@@ -44,12 +44,6 @@ def deploy(release: App) -> Any:
 bad, good = deploy(bad_app), deploy(good_app)
 
 
-async def status_of(backend: TestApp, run: JobId) -> JobStatus:
-    found = await backend.job(run)
-    assert found is not None
-    return found
-
-
 NOVEL = {  # what a newer release stores, and what both know
     "fact": ("outcome = '{\"novel\": 1, ' || substr(outcome, 2)", "outcome = replace(outcome, '\"novel\": 1, ', '')"),
     "kind": ("kind = 'novel'", "kind = 'begin'"),

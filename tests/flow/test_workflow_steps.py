@@ -10,7 +10,7 @@ import pytest
 from stage.faults import effects_in, run_with_crashes
 from stage.waits import until
 
-from penstock import ActionCtx, App, EventTimeout, JobId, MutationCtx, QueryCtx, Retry, UsageError, WorkflowCtx
+from penstock import ActionCtx, App, EventTimeout, JobId, MutationCtx, QueryCtx, Retry, Snooze, UsageError, WorkflowCtx
 from penstock.jobs.job import job_uuid
 from penstock.jobs.progress import Progress
 from penstock.testing import TestApp
@@ -25,6 +25,7 @@ kind: Any = str | None
 maybe: Any = app.event("maybe", kind)
 shipped: list[int] = []
 held: dict[str, asyncio.Event] = {}
+tries: list[str] = []
 
 
 @app.outbox("parcels")
@@ -156,3 +157,49 @@ async def test_the_progress_of_a_running_step_is_seen(database_url: str, *, pool
         status = await backend.job(run)
         assert status is not None
         assert (status.result, status.progress) == (3, None)
+
+
+@app.internal_action
+async def act_later(ctx: ActionCtx, key: str) -> str:
+    tries.append(key)
+    if len(tries) < 3:
+        raise Snooze(HOUR)
+    return "acted"
+
+
+@app.internal_mutation
+async def write_later(ctx: MutationCtx, key: str) -> str:
+    tries.append(key)
+    await do.declared(ctx, key)
+    if len(tries) < 3:
+        raise Snooze(HOUR)
+    return "written"
+
+
+@app.workflow
+async def patient(ctx: WorkflowCtx, how: str) -> list[Any]:
+    began = ctx.now()
+    if how == "mutation":
+        found = await ctx.run_mutation(write_later, how)
+    else:
+        found = await ctx.with_options(retry=False if how == "once" else None).run_action(act_later, how)
+    return [found, (ctx.now() - began) / HOUR]
+
+
+@pytest.mark.parametrize("how", ["action", "once", "mutation"])
+@pytest.mark.parametrize("crashes", [[], [2], [1, 3]])
+async def test_a_step_that_snoozes_begins_again_later(database_url: str, how: str, crashes: list[int]) -> None:
+    """As a job does, and without one of its attempts; what a mutation wrote by then is undone."""
+    async with TestApp(app, database_url) as backend:
+        tries.clear()
+        run = await backend.scheduler.run_after(NOW, patient, how)
+        await run_with_crashes(backend, crashes)
+        await backend.run_until_idle()
+        status = await backend.job(run)
+        assert status is not None
+        if how != "once" or not crashes:
+            assert status.result is not None, status
+            assert status.result[1] >= 2
+            assert await backend.run_query(done) == ([how] if how == "mutation" else [])
+        else:
+            assert status.finished_at is not None

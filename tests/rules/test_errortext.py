@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.observe.errortext import trace_text, trim
+from penstock.observe.errortext import error_text, trace_text, trim
 
 HERE = str(Path(__file__))
 
@@ -126,3 +126,10 @@ def test_a_traceback_is_as_python_prints_it_at_first_and_again() -> None:
             assert trace_text(caught.value) == "".join(traceback.format_exception(caught.value))
             assert file in trace_text(caught.value)
     assert trace_text(ValueError("x")) == "ValueError: x\n"
+
+
+def test_a_group_names_its_errors() -> None:
+    group = ExceptionGroup("many", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])])
+    assert error_text(group) == (
+        "ExceptionGroup: many (2 sub-exceptions): ValueError: a; ExceptionGroup: inner (1 sub-exception): KeyError: 'b'"
+    )

@@ -17,7 +17,19 @@ from penstock.operations.workflows import Run
 from penstock.workflows.waterfall import RunStep
 
 _SHOWN = 60
-_FACTS = ("id", "function", "args", "pool", "enqueued_at", "started_at", "finished_at", "progress", "result", "error")
+_FACTS = (
+    "id",
+    "function",
+    "args",
+    "pool",
+    "enqueued_at",
+    "started_at",
+    "finished_at",
+    "progress",
+    "published",
+    "result",
+    "error",
+)
 
 
 @listing_of(workflows.every)

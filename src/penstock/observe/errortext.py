@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import CodeType, TracebackType
 
+_MOST_OF_GROUP = 3  # errors of a group that are named with it
 _MACHINERY = (
     "<frozen ",
     "<string>",  # as the __init__ of a dataclass
@@ -30,6 +31,8 @@ _FRAME = re.compile(r'^((?: *\| )?)  File "(.+?)", line \d+.*\n(?:\1    .*\n|\1 
 
 def message_of(error: BaseException) -> str:
     try:
+        if isinstance(error, BaseExceptionGroup):
+            return f"{error}: {'; '.join(map(error_text, error.exceptions[:_MOST_OF_GROUP]))}"
         return str(error)
     except Exception as refused:  # noqa: BLE001 - it has code of its own
         return f"<it cannot say why: its str() raised {type(refused).__name__}>"

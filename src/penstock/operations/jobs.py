@@ -31,7 +31,7 @@ _SHOWN = [field.name for field in fields(Options) if field.name not in _INNER]
 
 
 TIMES = (
-    Parameter("since", "moment", "Only those that ended since; of unfinished ones, enqueued since.", metavar="WHEN"),
+    Parameter("since", "moment", "Only ones that ended since; of unfinished ones, enqueued since.", metavar="WHEN"),
     Parameter("before", "moment", "The same, before this time.", metavar="WHEN"),
 )
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.app import Backend
 from penstock.calls.workflows.events import Address
-from penstock.calls.workflows.manage import end_now, look_back, retry_from
+from penstock.calls.workflows.manage import check_retriable, end_now, look_back, retry_from
 from penstock.calls.workflows.manage import fork as begin_fork
 from penstock.dataclass import dataclass
 from penstock.errors import DataError, ValueInvalid
@@ -228,10 +228,17 @@ async def _ask_to_go_back(backend: Backend, given: Given) -> Question:
     return Question(text, f"These steps have ended, and run again: {listed}." if effects else "No effect repeats.")
 
 
+async def _ask_to_retry(backend: Backend, given: Given) -> Question:
+    """Refuse a run that is not retried, and name the effects that may repeat."""
+    run = await find_run(backend, given["run"])
+    await check_retriable(backend.job_calls, run.job.id)
+    return await _ask_to_go_back(backend, given)
+
+
 @noun.changes(
     _RUN,
     Parameter("step", "number", "The number of the step; by default the last one that failed.", least=1),
-    asks=_ask_to_go_back,
+    asks=_ask_to_retry,
     tells=lambda _given, found: f"{found['run']} goes on. {amount(found['deleted'], 'record')} deleted.",
     refusals={**_REFUSALS, DataError: Refusal(409, "RunNotRetriable")},
 )

@@ -16,6 +16,7 @@ _LOCK = (
     "A transaction takes no locks: it is isolated already, and waiting in it would block others. Take the lock in the "
     "action or the program that calls it, and use ctx.check_fence here."
 )
+_IN_STEP = "Do it in an action, and call that with ctx.run_action(function, …)."
 _READS = ("get", "query")
 _WRITES = ("insert", "insert_many", "patch", "replace", "delete")
 
@@ -32,6 +33,13 @@ _FIXES: dict[str, dict[str, str]] = {
         "with_lock": _LOCK,
     },
     "ActionCtx": {**dict.fromkeys(("db", "jobs", "sql", *_READS, *_WRITES), _OWN), "check_fence": _MUTATION},
+    "WorkflowCtx": {
+        **dict.fromkeys(("db", "jobs", "sql", "auth", "storage", *_READS, *_WRITES), _OWN),
+        **dict.fromkeys(
+            ("scheduler", "outbox"), "Do it in a mutation, and call that with ctx.run_mutation(function, …)."
+        ),
+        **dict.fromkeys(("work", "cancelled", "with_lock", "rate_limit"), _IN_STEP),
+    },
     "DatabaseReader": dict.fromkeys(_WRITES, _MUTATION),
 }
 

@@ -255,7 +255,7 @@ class Body:
             names = ", ".join(sorted(task.get_name() for task in left))
             raise UnawaitedCall(
                 f"{self.function.name} ended, but these tasks of it did not: {names}.",
-                fix="Await them, or use asyncio.TaskGroup.",
+                fix="Await them, use asyncio.TaskGroup, or cancel them.",
             )
         self.calls.end()
         result = self._main.result()

@@ -46,6 +46,20 @@ async def look_back(calls: JobCalls, run: JobId, step: int | None) -> tuple[Sequ
     return split_at(records, step)
 
 
+async def check_retriable(calls: JobCalls, run: JobId) -> None:
+    """Check that a run can be retried.
+
+    Raises:
+        DataError: It has not failed, or is unknown.
+    """
+    status, _ = await _find(calls, run)
+    if status.state not in RETRIABLE:
+        raise DataError(
+            f"{run} is {status.state.value}; only runs that failed or were canceled are retried.",
+            fix="To go on from one of its steps in another run, use penstock workflows fork.",
+        )
+
+
 async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Sequence[Record]:
     """Let a run that has failed or was canceled go on from a step, without what came after it; the deleted records.
 
@@ -61,9 +75,7 @@ async def retry_from(calls: JobCalls, run: JobId, step: int | None = None) -> Se
         ValueInvalid: It has no such step, or none has failed.
     """
     calls.check_outside("Runs are retried")
-    status, _ = await _find(calls, run)
-    if status.state not in RETRIABLE:
-        raise DataError(f"{run} is {status.state.value}; only runs that failed or were canceled are retried.")
+    await check_retriable(calls, run)
     kept, deleted = await look_back(calls, run, step)
     store = calls.engine.store.workflows
     events = [event for one in deleted if (event := _event_of(calls, one)) is not None]

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from typing import Any, ClassVar
 from uuid import UUID
@@ -23,7 +23,7 @@ from penstock.calls.run.threads import check_args
 from penstock.calls.run.timelimit import time_limit
 from penstock.calls.workflows.body import OpenCall
 from penstock.dataclass import dataclass
-from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, TryAgain, UniqueViolation
+from penstock.errors import CallTimeout, LeaseLost, LimitExceeded, NonRetryableError, Snooze, TryAgain, UniqueViolation
 from penstock.functions.function import DEEPEST, AnyFunction, FunctionKind
 from penstock.jobs.job import DEFAULT_POOL, NewJob, Options, Settlement, job_id
 from penstock.jobs.retry import wait_after
@@ -377,9 +377,8 @@ class Steps:
             self._buffered[:0] = carried
             if _is_ours(error):
                 raise
-            if call.is_abandoned:
-                return
-            self.settle(call, error_outcome(error))
+            if not (call.is_abandoned or self._try_later(call, error)):
+                self.settle(call, error_outcome(error))
             return
         record = self._reserved.pop(call.number)
         self._note_stored(step.stored)
@@ -412,13 +411,16 @@ class Steps:
         self.buffer(record)
 
     def _try_later(self, call: OpenCall, error: Exception) -> bool:
-        """Have a step begin again, if its policy says so; whether it does."""
-        policy = call.options.retry
-        attempts = 1 + (0 if call.record is None else call.record.attempts)
-        if policy is None or isinstance(error, NonRetryableError):
+        """Have a step begin again, if its policy says so, or it asks for it by `Snooze`; whether it does."""
+        policy, now = call.options.retry, self._engine.clock.now()
+        attempts = 0 if call.record is None else call.record.attempts
+        if isinstance(error, Snooze):
+            wait: timedelta | None = error.wait(now)
+        elif policy is None or isinstance(error, NonRetryableError):
             return False
-        now = self._engine.clock.now()
-        wait = wait_after(policy, attempts, None, now, self._engine.clock.random())
+        else:
+            attempts += 1
+            wait = wait_after(policy, attempts, None, now, self._engine.clock.random())
         if wait is None:
             return False
         call.record = call.make_record(None, now, attempts=attempts, due_at=now + wait)

@@ -81,7 +81,7 @@ where run = :run and number = 0
 -- unlearn: let a run know of nothing after a place.
 update penstock.workflow_record set learned = null where run = :run and learned > :last;
 
--- find_received: those of these events of a run that there are.
+-- find_received: the ids among these that are events of a run.
 select id from penstock.workflow_event where run = :run and id = any(:ids::bigint[]) order by id;
 
 -- copy_received: give a new run events that another has received, in their order.
