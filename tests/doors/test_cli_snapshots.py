@@ -14,9 +14,9 @@ import pytest
 from doors.cli_fixtures import Console
 
 PROGRAM = """
-from typing import Any
+from typing import Any, Literal
 
-from penstock import App, Id, Index, Int64, QueryCtx, Table
+from penstock import App, File, Id, Index, Int64, QueryCtx, Table
 
 app = App()
 
@@ -38,6 +38,9 @@ class Message(Table):
     large: Int64 | None = None
     seal: bytes | None = None
     seen_by: list[Id[User]] = []
+    stars: dict[Id[User], float] = {}
+    seen_in: Id[User] | Literal["all"] = "all"
+    file: Id[File] | None = None
     anything: Any = None
 
     by_body = Index("body", unique=True)
@@ -101,7 +104,7 @@ TABLES = {
         document(MESSAGES, 3, author=LOST, body="late"),
         document(
             MESSAGES, 1, author=ADA, body=f"to {BOB}", likes=3.0, weight=2.0, large=2**60,
-            seal=tagged("$bytes", b"\xff"), seenBy=[BOB, LOST],
+            seal=tagged("$bytes", b"\xff"), seenBy=[BOB, LOST], stars={BOB: 5.0}, seenIn=BOB,
             anything={"whole": 7, "id": BOB, "bytes": tagged("$bytes", b"\xff")},
         ),
         document(MESSAGES, 2, author=BOB, body=BOB, weight=tagged("$float", struct.pack("<d", float("inf")))),
@@ -139,6 +142,7 @@ def test_ids_of_convex_become_ids_wherever_they_stand(moved: Console) -> None:
     assert (first["author"], second["author"]) == (ada, bob)
     assert first["body"] == f"to {BOB}", "an id in a sentence is a part of it"
     assert second["body"] == first["anything"]["id"] == first["seen_by"][0] == bob
+    assert (first["stars"], first["seen_in"], second["seen_in"]) == ({bob: 5}, bob, "all")
     assert late["author"] == first["seen_by"][1] != LOST, "a row that was deleted has one id, too"
     told = moved.ok("run", "first", "--json").json
     assert told[0] == [
@@ -151,21 +155,27 @@ def test_rows_that_do_not_fit_are_reported_before_any_is_stored(moved: Console) 
         document(MESSAGES, 5, author=ADA, body=7), document(MESSAGES, 6, author=ADA, body="x", colour="red"),
         document(MESSAGES, 7, author="nobody", body="y"), '{"body": "z"}',
         document(MESSAGES, 8, author=ADA, body="late"),
+        document(MESSAGES, 9, author=ADA, body="", file=convex_id(9, 1)), document(MESSAGES, 10, large=2**63),
+        '{"_id": "' + ADA + '", "_creationTime": 1e400, "author": "' + ADA + '", "body": ""}',
     ]  # fmt: skip
     write_zip(moved.folder / "bad.zip", TABLES | {"messages": [*TABLES["messages"], *bad]})
     refused = moved("import", "convex", "bad.zip")
     assert refused.code == 1
     for said in (
-        "4 rows cannot be imported, so nothing was.",
+        "7 rows cannot be imported, so nothing was.",
         "messages, line 4: body: Input should be a valid string",
         "messages, line 5: colour: Extra inputs are not permitted",
         "messages, line 6: author: Input should be an id of table user",
         "messages, line 7: it has no _id or no _creationTime.",
+        "messages, line 9: file: Input should be an id of table file",
+        "messages, line 10: An integer does not fit into 64 bits.",
+        "messages, line 11: _creationTime: inf is no number of milliseconds",
+        "npx convex export --include-file-storage",
     ):
         assert said in refused.err
     assert rows_of(moved, "user") == []
     done = moved.ok("import", "convex", "bad.zip", "--skip-refused", "--json").json["tables"][2]
-    assert (done["rows"], done["refused"]) == (3, 5), "the last one is refused by the unique index"
+    assert (done["rows"], done["refused"]) == (3, 8), "the eighth one is refused by the unique index"
     assert "already holds this key" in done["first_refused"][-1]
 
 
@@ -233,6 +243,19 @@ def test_damaged_snapshots_are_refused_before_any_row_is_stored(moved: Console) 
     for manifest, said in (("{", "penstock.json cannot"), ("{}", "penstock.json cannot"), (OTHER, "user.jsonl cannot")):
         with zipfile.ZipFile(moved.folder / "bad.zip", "w") as archive:
             archive.writestr("penstock.json", manifest)
+        assert said in moved("import", "bad.zip").err
+    for cut in (len(whole) - 10, len(whole) // 2, 0):
+        (moved.folder / "bad.zip").write_bytes(whole[:cut])
+        assert "bad.zip cannot be read" in moved("import", "bad.zip").err
+    for name, said in (
+        ("_tables/documents.jsonl", "has more than 16,777,216 bytes"),
+        ("messages/generated_schema.jsonl", "has more than 16,777,216 bytes"),
+        ("users/documents.jsonl", "line 1: it is longer than"),
+    ):
+        with zipfile.ZipFile(moved.folder / "bad.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for other in {"_tables/documents.jsonl", "messages/documents.jsonl"} - {name}:
+                archive.writestr(other, "")
+            archive.writestr(name, b" " * (64 * 1024 * 1024))
         assert said in moved("import", "bad.zip").err
 
 

@@ -28,6 +28,7 @@ _ROWS = "/documents.jsonl"
 FILES, _STORAGE = "_files", "_storage"  # the folders of files, in penstock's zips and in Convex's
 _COMPONENTS = "_components/"  # before the name of one of Convex's, in whose folder its tables and files are
 _PART = re.compile(rf"((?:{_COMPONENTS}[^/]+/)*)([^/]+)/")
+_MOST_AT_ONCE = 16 * 1024 * 1024  # bytes of an entry that is read whole
 _DAMAGE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, EOFError)
 _FORM = (LookupError, TypeError, ValueError)  # of JSON that says something else than it should
 
@@ -80,7 +81,7 @@ class Snapshot:
         self._root, self._others = "", set[str]()
         if not self.of_convex:
             with self._reading(_MANIFEST, *_FORM):
-                manifest = from_json(self._zip.read(_MANIFEST))
+                manifest = from_json(self._read(_MANIFEST))
                 number, self._entries = manifest["format"], {table: f"{table}.jsonl" for table in manifest["tables"]}
             self.tables, self.files = [*self._entries], [FILES] if f"{FILES}{_ROWS}" in names else []
             if number != 1:
@@ -149,6 +150,14 @@ class Snapshot:
         with self._reading(name), stream:
             yield stream, size
 
+    def _read(self, name: str) -> bytes:
+        """Read a small entry whole."""
+        if self._zip.getinfo(name).file_size > _MOST_AT_ONCE:
+            raise ConfigError(
+                f"{self._zip.filename}: {name} has more than {_MOST_AT_ONCE:,} bytes.", fix="Export again."
+            )
+        return self._zip.read(name)
+
     def others(self) -> list[str]:
         """The parts that are not imported."""
         return sorted(self._others)
@@ -160,7 +169,7 @@ class Snapshot:
         if name not in self._names:
             return {}
         with self._reading(name, *_FORM):
-            found = map(from_json, self._zip.read(name).splitlines())
+            found = map(from_json, self._read(name).splitlines())
             return {int(one["id"]): SEPARATOR.join([*path, one["name"]]) for one in found}
 
     def is_typed(self, table: str) -> bool:
@@ -168,7 +177,7 @@ class Snapshot:
         name = f"{self._entries[table].removesuffix(_ROWS)}/generated_schema.jsonl"
         if name not in self._names:
             return False
-        if self._zip.read(name).strip() != b'"uniform"':
+        if self._read(name).strip() != b'"uniform"':
             fix = "Export it again with a Convex of 2024 or later."
             raise ConfigError(f"{name} is of an old form, which says the types of numbers apart from them.", fix=fix)
         return True

@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from functools import lru_cache, partial
+from math import isfinite
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
@@ -71,7 +72,7 @@ class ConvexRows:
         if isinstance(value, str):
             return self._convert_id(value)
         if isinstance(value, dict):
-            return {name: self._convert(one) for name, one in value.items()}
+            return {self._convert_id(name): self._convert(one) for name, one in value.items()}  # a record by ids
         if isinstance(value, list):
             return [self._convert(one) for one in value]
         is_integer = self._is_typed and isinstance(value, int) and not isinstance(value, bool)
@@ -122,7 +123,7 @@ class ConvexIds:
         def pair(line: bytes) -> list[Any]:
             given = parse_line(line)
             old, created = given.get("_id"), given.get("_creationTime")
-            if not isinstance(old, str) or not isinstance(created, int | float):
+            if not isinstance(old, str) or not isinstance(created, int | float) or not isfinite(created):
                 raise ValueInvalid("it has no _id or no _creationTime.")
             return [old, given.get("internalId"), format_id(prefix, _bits(old, created))]
 

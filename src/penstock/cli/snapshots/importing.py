@@ -32,6 +32,7 @@ from penstock.store.sql.statements import TableStatements
 from penstock.transaction.rows import advance_numbers
 from penstock.transaction.transaction import Transaction
 
+_NO_FILE = f"an id of table {FILE_PREFIX}"
 _NO_LIMIT = 2**31  # for files, which come in one transaction with --replace
 
 
@@ -210,9 +211,12 @@ class _Import:
         if self._mode.skip_refused or not refused:
             return
         told = [line for part in self._every for line in part.describe_refused()]
+        fix = "Change the tables or the rows, or import the others with --skip-refused."
+        if self._ids is not None and not self._source.files and any(_NO_FILE in line for line in told):
+            fix += " Files are in snapshots of npx convex export --include-file-storage."
         raise ValueInvalid(
             "\n".join([f"{amount(refused, 'row')} cannot be imported, so nothing was.", *told]),
-            fix="Change the tables or the rows, or import the others with --skip-refused.",
+            fix=fix,
             refused=refused,
         )
 
