@@ -175,7 +175,7 @@ class Workflows(Noun, queries=("workflows",)):
         is each caller behind a pooler: all that it lends may be held by callers.
         """
         asked = [{"run": run} for run in runs]
-        if alone or self._access.pooled:
+        if alone or self._access.is_pooled:
             rows = await self._fetch_each(inside, "unfinished", asked, most=most)
         else:
             async with self._turn:
@@ -201,7 +201,7 @@ class Workflows(Noun, queries=("workflows",)):
     async def _ask_by_now(
         self, inside: OpenTransaction, query: str, *, alone: bool = False, **values: Any
     ) -> Sequence[Row]:
-        if alone or self._access.pooled:
+        if alone or self._access.is_pooled:
             return await self._fetch(inside, query, **values)
         async with self._turn:
             return await self._look(query, **values)

@@ -31,7 +31,7 @@ class PostgresAccess(Access):
         self.begin_write = partial(begin, connections, BEGIN_INTERNAL)
 
     @property
-    def pooled(self) -> bool:  # type: ignore[override]  # known once a connection is open
+    def is_pooled(self) -> bool:  # type: ignore[override]  # known once a connection is open
         return self._connections.route.pooled
 
     async def look(self, query: Query, values: Values) -> Sequence[Row]:
