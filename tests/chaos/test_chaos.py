@@ -13,7 +13,13 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("store", "name"),
-    [("sqlite", "one after the other"), ("postgres", "one after the other"), ("postgres", "fail-over")],
+    [
+        ("sqlite", "one after the other"),
+        ("postgres", "one after the other"),
+        ("postgres", "fail-over"),
+        ("sqlite", "moments of a step"),
+        ("postgres", "moments of a step"),
+    ],
 )
 async def test_nothing_is_lost_or_done_twice_under_faults(store: str, name: str) -> None:
     found = await run(store, BY_NAME[name], Size(rows=8, jobs=3), pause=1)

@@ -14,7 +14,7 @@ from stage.databases import administrator, end_all_connections
 from stage.postgres import Moment, Proxy, Server, server
 from stage.waits import SOON, until
 
-from penstock import Backend
+from penstock import App, Backend, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.errors import DatabaseBusy, DatabaseUnavailable, Overloaded
@@ -69,6 +69,48 @@ async def test_a_server_that_only_reads_is_told_and_left_for_one_that_writes(pos
             await admin.execute(f"alter database {name} reset default_transaction_read_only")
             held.open()
             assert await call == 1
+
+
+app = App()
+pauses: list[tuple[asyncio.Event, asyncio.Event]] = []  # of the next runs: that it has come, and that it may go on
+
+
+class Line(Table):
+    number: int
+
+
+@app.internal_mutation
+async def write_twice(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Line(number=1))
+    if pauses:
+        came, goes_on = pauses.pop()
+        came.set()
+        await goes_on.wait()
+    await ctx.db.insert(Line(number=2))
+
+
+@app.query
+async def read_lines(ctx: QueryCtx) -> list[int]:
+    return [line.number for line in await ctx.db.query(Line).collect()]
+
+
+async def test_a_connection_lost_between_two_writes_costs_a_job_one_more_run(postgres_url: str) -> None:
+    """The driver knows of it before the second one, whose statement is prepared on the connection."""
+    async with (
+        app.open(postgres_url, services=("worker",), max_connections=1) as backend,
+        administrator(postgres_url) as admin,
+    ):
+        await backend.run_mutation(write_twice)
+        pauses.append((came := asyncio.Event(), goes_on := asyncio.Event()))
+        await backend.scheduler.run_after(timedelta(0), write_twice)
+        await came.wait()
+        watched = cast("Any", backend.engine.store)._connections._watched
+        connections = [session._connection for session in watched]
+        await end_all_connections(admin)
+        await until(lambda: answer(all(connection.is_closed() for connection in connections)))
+        goes_on.set()
+        await finished(backend, 1)
+        assert await backend.run_query(read_lines) == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

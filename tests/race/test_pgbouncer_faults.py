@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from programs import ledger
 from programs.ledger import calls_are_kept, hear_again
 from stage.postgres import Server, server
 from stage.servers import PgBouncer, pgbouncer
+
+from penstock import App, JobId, MutationCtx, Table
+from penstock.calls.workflows.context import WorkflowCtx
+from penstock.testing import TestApp
 
 
 def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:
@@ -31,3 +36,38 @@ def test_a_restart_under_load_loses_nothing_that_was_acknowledged() -> None:
 
     with server() as own, pgbouncer(own.url) as pooler:
         asyncio.run(story(own, pooler))
+
+
+class Sent(Table):
+    number: int
+
+
+sending = App()
+said = sending.event("said", int)
+senders: list[int] = []
+all_send = asyncio.Event()
+
+
+@sending.workflow
+async def hear_all(ctx: WorkflowCtx) -> list[int]:
+    return sorted([await ctx.wait_for(said) for _ in range(4)])
+
+
+@sending.mutation
+async def say(ctx: MutationCtx, run: JobId, number: int) -> None:
+    await ctx.db.insert(Sent(number=number))
+    senders.append(number)
+    if len(senders) == 4:
+        all_send.set()
+    await all_send.wait()
+    await said.send(ctx, run, number)
+
+
+async def test_senders_of_events_that_hold_all_four_connections_do_not_wait_for_each_other(pooled_url: str) -> None:
+    async with TestApp(sending, pooled_url) as backend:
+        run = await backend.scheduler.run_after(timedelta(0), hear_all)
+        await asyncio.gather(*(backend.run_mutation(say, run, number) for number in range(4)))
+        await backend.run_until_idle()
+        status = await backend.job(run)
+        assert status is not None
+        assert status.result == [0, 1, 2, 3]

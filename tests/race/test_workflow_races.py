@@ -345,10 +345,10 @@ async def test_a_sender_runs_again_whose_look_for_the_run_lost_the_database(data
         await backend.run_until_idle()
         store, lost = backend.engine.store.workflows, [DatabaseUnavailable("The connection was lost.")]
 
-        async def look(runs: list[UUID], most: int) -> dict[UUID, bool]:
+        async def look(runs: list[UUID], most: int, inside: Any) -> dict[UUID, bool]:
             if lost:
                 raise lost.pop()
-            return await type(store).find_unfinished(store, runs, most)
+            return await type(store).find_unfinished(store, runs, most, inside)
 
         with patch.object(store, "find_unfinished", look):
             await backend.scheduler.run_after(NOW, tell, job, "again")

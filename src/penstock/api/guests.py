@@ -138,10 +138,10 @@ class _Transaction:
         return await self.store.outboxes.send(self, topic, payload, key, trace)
 
     async def find_runs(self, runs: Sequence[UUID], most: int) -> dict[UUID, bool]:
-        return await self.store.workflows.find_unfinished(runs, most, self)
+        return await self.store.workflows.find_unfinished(runs, most, self, alone=True)
 
     async def find_keyed_runs(self, function: str, key: str) -> set[UUID]:
-        return {*await self.store.workflows.find_keyed(function, key, self)}
+        return {*await self.store.workflows.find_keyed(function, key, self, alone=True)}
 
     async def cancel_all(self, where: JobFilter) -> int:
         return await self.store.jobs.request_cancel_all(self, where, self.now)

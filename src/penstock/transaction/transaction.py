@@ -317,12 +317,12 @@ class Transaction:
 
     async def find_runs(self, runs: Sequence[UUID], most: int) -> Mapping[UUID, bool]:
         """Find which of these runs have not ended, new ones included, and whether they have so many unread events."""
-        found = await self.remembering(self.store.workflows.find_unfinished(runs, most))
+        found = await self.remembering(self.store.workflows.find_unfinished(runs, most, self.session))
         return {job.id: False for job in (*self.jobs, *self.keyed)} | found
 
     async def find_keyed_runs(self, function: str, key: str) -> set[UUID]:
         """Find the unfinished runs of a workflow that have a key, those of this transaction too."""
-        found = await self.remembering(self.store.workflows.find_keyed(function, key))
+        found = await self.remembering(self.store.workflows.find_keyed(function, key, self.session))
         return {*found, *(job.id for job in self.keyed if (job.function, job.options.key) == (function, key))}
 
     async def cancel_all(self, where: JobFilter) -> int:

@@ -86,8 +86,8 @@ def make_event_door(event: Event[Any], access: Access | Guard) -> AnyFunction:
     """Make the function by which callers send an event to runs that they see, if they have access."""
 
     async def send(ctx: MutationCtx, run: JobId, payload: Any = None, key: _Key | None = None) -> bool:
-        uuid = job_uuid(run)
-        found = await ctx.job_calls.store.workflows.find_open(uuid)
+        uuid, find_open = job_uuid(run), ctx.job_calls.store.workflows.find_open
+        found = await ctx.job_calls.write(lambda transaction: find_open(uuid, transaction.session))
         workflow = None if found is None else ctx.job_calls.engine.registry.find(found.function)
         if found is None or not isinstance(workflow, WorkflowFunction):
             return False

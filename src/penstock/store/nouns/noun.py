@@ -41,6 +41,7 @@ class Access(ABC):
     uuid: Callable[[Any], UUID]
     items: Callable[[Any], list[Any]]
     duration: Callable[[Any], timedelta]
+    is_pooled = False  # whether a pooler lends a connection for each transaction, which may be one too few for a second
     begin_read: Begin  # begins a snapshot
     begin_write: Begin  # begins a transaction for writes of services: it need not be serializable
     encryption = Encryption()  # replaced by that of the store

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -167,25 +166,25 @@ class Workflows(Noun, queries=("workflows",)):
             await self._write(session, run, write, now)
 
     async def find_unfinished(
-        self, runs: Sequence[UUID], most: int, inside: OpenTransaction | None = None
+        self, runs: Sequence[UUID], most: int, inside: OpenTransaction, *, alone: bool = False
     ) -> dict[UUID, bool]:
         """Find which of these runs have not ended, by now, and whether they have so many events that nobody received.
 
         No transaction of a function reads the tables of jobs for it. Callers hold a connection each. They take turns on
-        one that is not for calls, or they would wait for each other. A guest has none but its own, `inside`.
+        one that is not for calls, or they would wait for each other. A guest is `alone` with its own, `inside`, and so
+        is each caller behind a pooler: all that it lends may be held by callers.
         """
         asked = [{"run": run} for run in runs]
-        if inside is not None:
+        if alone or self._access.is_pooled:
             rows = await self._fetch_each(inside, "unfinished", asked, most=most)
         else:
             async with self._turn:
                 rows = await self._look_each("unfinished", asked, most=most)
         return {self._access.uuid(row["run"]): bool(row["is_full"]) for row in rows}
 
-    async def find_open(self, run: UUID) -> OpenRun | None:
+    async def find_open(self, run: UUID, inside: OpenTransaction) -> OpenRun | None:
         """Find a run that has not ended, by now; see `find_unfinished`."""
-        async with self._turn:
-            rows = await self._look("open_run", run=run)
+        rows = await self._ask_by_now(inside, "open_run", run=run)
         decrypt = self._access.encryption.decrypt
         return self._one(
             OpenRun,
@@ -194,11 +193,18 @@ class Workflows(Noun, queries=("workflows",)):
             starter=lambda row: options_of(row["options"]).starter,
         )
 
-    async def find_keyed(self, function: str, key: str, inside: OpenTransaction | None = None) -> list[UUID]:
+    async def find_keyed(self, function: str, key: str, inside: OpenTransaction, *, alone: bool = False) -> list[UUID]:
         """Find the runs of a workflow that have a key, by now; see `find_unfinished`."""
-        async with nullcontext() if inside is not None else self._turn:
-            rows = await self._ask(inside, "find_keyed", function=function, key=key)
+        rows = await self._ask_by_now(inside, "find_keyed", alone=alone, function=function, key=key)
         return [self._access.uuid(row["run"]) for row in rows]
+
+    async def _ask_by_now(
+        self, inside: OpenTransaction, query: str, *, alone: bool = False, **values: Any
+    ) -> Sequence[Row]:
+        if alone or self._access.is_pooled:
+            return await self._fetch(inside, query, **values)
+        async with self._turn:
+            return await self._look(query, **values)
 
     async def has_key(self, run: UUID, name: str, key: str) -> bool:
         """Whether an event with a key was sent to a run."""

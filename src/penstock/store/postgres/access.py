@@ -30,6 +30,10 @@ class PostgresAccess(Access):
         self.begin_read = partial(begin, connections, BEGIN_READ)
         self.begin_write = partial(begin, connections, BEGIN_INTERNAL)
 
+    @property
+    def is_pooled(self) -> bool:  # type: ignore[override]  # known once a connection is open
+        return self._connections.route.pooled
+
     async def look(self, query: Query, values: Values, rows: Sequence[Values] | None = None) -> Sequence[Row]:
         return await run(self._connections, query, values if rows is None else _lists(rows, values))
 

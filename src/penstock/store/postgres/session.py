@@ -182,8 +182,9 @@ class PostgresSession:
     async def change(self, change: Change) -> None:
         """Change a row: together with what comes next, if that can be."""
         connection, statement, args = self._use(), change.statement, change.args
-        prepared = connection.prepared.get(statement.sql) if self._lingers else None
-        if prepared is None and self._lingers and len(connection.prepared) < MOST_PREPARED:
+        keeps = self._lingers and not connection.is_closed()  # the server may have ended it since the last statement
+        prepared = connection.prepared.get(statement.sql) if keeps else None
+        if prepared is None and keeps and len(connection.prepared) < MOST_PREPARED:
             name = f"penstock_{len(connection.prepared)}"
             prepared = await self._ask("prepare", statement.sql, name=name)
             connection.prepared[statement.sql] = prepared

@@ -44,7 +44,7 @@ MEANINGS: Meanings = {
         "Run what may fail with ctx.run_mutation, and catch its error there.",
     ),
 }
-_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25P03"}
+_UNAVAILABLE = {"57P01", "57P02", "57P03", "57P05", "53300", "25P03", "25P04"}
 _KEY = re.compile(r"Key \((?P<columns>.*?)\)=")
 
 
