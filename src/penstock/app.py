@@ -35,7 +35,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
 from penstock.config import Config, Password, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
-from penstock.errors import DataError, DeclarationError
+from penstock.errors import ConfigError, DataError, DeclarationError
 from penstock.files.file import FILE_FIELD, file_fields
 from penstock.functions.component import Component
 from penstock.functions.function import Function, QueryFunction
@@ -74,10 +74,20 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
+Services = Sequence[ServiceName] | Literal["all"]
 _COMPONENT = "component"  # the noun of its uses among the declarations of programs
 _UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
 SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
+
+
+def name_services(services: Services) -> tuple[ServiceName, ...]:
+    """List the services that a program asks for."""
+    if services == "all":
+        return SERVICES
+    if isinstance(services, str) or not {*services} <= {*SERVICES}:
+        raise ConfigError(f"services is {services!r}.", fix=f'Give "all", or a list of: {", ".join(SERVICES)}.')
+    return tuple(services)
 
 
 class App(Declaring):
@@ -363,7 +373,7 @@ class App(Declaring):
         self,
         database: str | None = None,
         *,
-        services: Sequence[ServiceName] = (),
+        services: Services = (),
         only: Only | None = None,
         push_schema: bool = True,
         clock: Clock | None = None,
@@ -374,7 +384,7 @@ class App(Declaring):
 
         Args:
             database: URL of its database; by default as the settings say.
-            services: The services to run in this process, such as ``("worker",)``; none by default.
+            services: The services to run in this process: ``"all"``, or such as ``("worker",)``; none by default.
             only: The names of what these run, such as ``{"pools": ["sms"], "outboxes": []}``: ``pools``, or all but
                 ``not_pools``; ``tasks``, ``outboxes`` and ``crons``. All of a kind by default.
             push_schema: Whether to bring the database's tables up to the declared ones.
@@ -418,10 +428,9 @@ class Backend(CallerBackend):
         self.services = Group([], self.engine.store.signals)
         self._writer = LogbookWriter(self.engine)
 
-    async def start(
-        self, services: Sequence[ServiceName] = (), *, push_schema: bool = True, only: Only | None = None
-    ) -> None:
+    async def start(self, services: Services = (), *, push_schema: bool = True, only: Only | None = None) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        services = name_services(services)
         self.engine.scope = self.app.work().narrow(only or {})
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         self.app.check_components()

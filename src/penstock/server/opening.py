@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
-from penstock.app import App, Backend, ServiceName
+from penstock.app import App, Backend, Services, name_services
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.observe.following import Following
@@ -37,14 +37,12 @@ class Endless(Protocol):
 
 
 class Opening:
-    def __init__(
-        self, app: App, services: Sequence[ServiceName], config: Config | None, backend: Backend | None
-    ) -> None:
+    def __init__(self, app: App, services: Services, config: Config | None, backend: Backend | None) -> None:
         self.config = backend.config if backend is not None else config or app.config()
         self.draining = False
         self.endless = set[Endless]()
         self.app = app
-        self._services = tuple(services)
+        self._services = name_services(services)
         self._backend = backend
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None

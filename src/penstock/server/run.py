@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from types import FrameType
 from typing import Any, cast
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
-from penstock.app import App, Backend, ServiceName
+from penstock.app import App, Backend, Services
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
@@ -45,7 +45,7 @@ async def serve(
     config: Config,
     *,
     listener: socket.socket,
-    services: Sequence[ServiceName],
+    services: Services,
     dashboard: bool = False,
     shares_ports: bool = False,
     ready: Callable[[str], None] | None = None,
