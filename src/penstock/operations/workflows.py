@@ -22,6 +22,7 @@ from penstock.jobs.states import FINISHED
 from penstock.observe.readable import amount
 from penstock.operations import jobs
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
+from penstock.store.session import Session
 from penstock.values import decode_json
 from penstock.workflows.exported import write_history
 from penstock.workflows.record import BEGINNING, Record, RecordKind
@@ -117,8 +118,13 @@ async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
     registry, limit, name = backend.app.registry, given["limit"], given.get("function")
     names = registry.workflows if name is None else [registry.full_name(name)]
     where: dict[str, Any] = {"key": given.get("key"), **STATES.get(given.get("state") or "", {})}
-    found = [job for one in names for job in await backend.jobs(None, limit, where=JobFilter(function=one, **where))]
-    newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
+    calls, now = backend.job_calls, backend.engine.clock.now()
+
+    async def read(session: Session) -> list[JobStatus]:
+        filters, store = [JobFilter(function=one, **where) for one in names], calls.store.jobs
+        return [job for one in filters for job in await store.list_recent(session, one, limit, now)]
+
+    newest = sorted(map(calls.mask, await calls.read(read)), key=lambda job: job.id, reverse=True)[:limit]
     return [(job, doing_of(job.state.value, job.error)) for job in newest]
 
 

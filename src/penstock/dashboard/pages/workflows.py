@@ -13,6 +13,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.operations import workflows
 from penstock.operations.workflows import RunUnknown
 from penstock.server.requests import Refused
+from penstock.store.nouns.jobs import LOOKED_AT
 from penstock.workflows.record import LONGEST_ARGUMENTS
 from penstock.workflows.waterfall import RunStep
 
@@ -25,7 +26,14 @@ async def _load(view: View) -> Mapping[str, Any]:
         raise DataError(f"A run is in one of these states: {', '.join(workflows.STATES)}.")
     found = await workflows.every.run(view.backend, {**given, "limit": _LISTED})
     known = sorted({*view.backend.app.registry.workflows, given["function"] or ""} - {""})
-    return {"runs": found, "given": given, "states": list(workflows.STATES), "functions": known, "most": _LISTED}
+    return {
+        "runs": found,
+        "given": given,
+        "states": list(workflows.STATES),
+        "functions": known,
+        "most": _LISTED,
+        "looked_at": LOOKED_AT,
+    }
 
 
 async def _load_one(view: View) -> Mapping[str, Any]:
