@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.backend import CallerBackend
 from penstock.api.components import component_of, count_declarations, foreign_tables, use_app
@@ -35,7 +35,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.codec import CODEC_FIX, Codec
 from penstock.config import Config, Password, check_settings, load_config, stray_variables
 from penstock.crons.plan import CronPlan
-from penstock.errors import ConfigError, DataError, DeclarationError
+from penstock.errors import DataError, DeclarationError
 from penstock.files.file import FILE_FIELD, file_fields
 from penstock.functions.component import Component
 from penstock.functions.function import Function, QueryFunction
@@ -56,7 +56,7 @@ from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.live.capture import declare_live
 from penstock.services.logbook import LogbookWriter
-from penstock.services.service import Group
+from penstock.services.service import Group, ServiceName, Services, name_services
 from penstock.store.nouns.captures import identity_of
 from penstock.store.nouns.pools import values_of
 from penstock.store.nouns.rates import rate_text
@@ -73,21 +73,9 @@ if TYPE_CHECKING:
     from penstock.services.worker.worker import Worker
 
 R = TypeVar("R")
-ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
-Services = Sequence[ServiceName] | Literal["all"]
 _COMPONENT = "component"  # the noun of its uses among the declarations of programs
 _UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
-SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
-
-
-def name_services(services: Services) -> tuple[ServiceName, ...]:
-    """List the services that a program asks for."""
-    if services == "all":
-        return SERVICES
-    if isinstance(services, str) or not {*services} <= {*SERVICES}:
-        raise ConfigError(f"services is {services!r}.", fix=f'Give "all", or a list of: {", ".join(SERVICES)}.')
-    return tuple(services)
 
 
 class App(Declaring):

@@ -14,13 +14,14 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema, to_json
 
-from penstock.app import App, Backend, Services
+from penstock.app import App, Backend
 from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.server.answers import framework_answer
 from penstock.server.asgi import asgi_app
 from penstock.server.http import send_answer
 from penstock.server.requests import Refused
+from penstock.services.service import Services
 
 T = TypeVar("T")
 

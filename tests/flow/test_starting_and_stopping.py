@@ -19,7 +19,8 @@ from stage.databases import connected
 from stage.waits import SOON, until
 
 from penstock import App, ConfigError, JobState, MutationCtx, MutationTaskCtx, Overloaded, Table, asgi_app, sync
-from penstock.app import SERVICES, Backend
+from penstock.app import Backend
+from penstock.services.service import SERVICES
 from penstock.store.postgres import catalog
 from penstock.store.postgres.route import Connection, Route
 from penstock.testing import TestApp

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Router
 from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from penstock.app import App, Backend, Services
+from penstock.app import App, Backend
 from penstock.config import Config
 from penstock.errors import TryAgain, of_extra
 from penstock.observe.logs import event
@@ -39,6 +39,7 @@ from penstock.server.requests import Refused
 from penstock.server.sockets.socket import Socket
 from penstock.server.subscribe import WrittenAnswers
 from penstock.server.wellknown import well_known_routes
+from penstock.services.service import Services
 
 _PREFLIGHT_SECONDS = 86_400
 _SOCKET_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")

@@ -13,12 +13,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
-from penstock.app import App, Backend, Services, name_services
+from penstock.app import App, Backend
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.observe.following import Following
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
+from penstock.services.service import Services, name_services
 
 _LAST_WORD = 1.0  # seconds
 _LOOK_EVERY = 0.5  # seconds, whether a server is told to exit

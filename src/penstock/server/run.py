@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
-from penstock.app import App, Backend, Services
+from penstock.app import App, Backend
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
@@ -33,6 +33,7 @@ from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
 from penstock.server.proxies import ProxyHeaders
 from penstock.server.subscribe import EventStream
+from penstock.services.service import Services
 
 _BACKLOG = 2048
 _PING_SECONDS = 10.0  # some clients leave after 30 silent seconds

@@ -21,7 +21,7 @@ from penstock.store.nouns.noun import Noun, Values
 from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json
 
-LOOKED_AT = 50_000  # ended jobs that a page looks at, where no index leads to those that it shows
+LOOKED_AT = 50_000  # ended jobs that a page reads, where no index leads to the ones that it shows
 _INDEXED = (JobState.FAILED.value, "retrying")  # states whose jobs have an index of their own
 _MANY = {None, *(state.value for state in FINISHED)} - {*_INDEXED}  # states in which there may be very many jobs
 _UNFINISHED = tuple(state.value for state in JobState if state not in FINISHED)
