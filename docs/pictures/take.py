@@ -33,8 +33,8 @@ from penstock import (
     asgi_app,
     public,
 )
-from penstock.app import ServiceName
 from penstock.clock import SystemClock, random_of
+from penstock.services.service import ServiceName
 
 ROOT = Path(__file__).parents[2]
 OUT = Path(__file__).parent

@@ -12,6 +12,6 @@ from penstock import asgi_app
 demos = Path(__file__).parent
 demo = demos / os.environ["DEMO"]
 sys.path.insert(0, str(demo))
-web = asgi_app(import_module("messages").app, services=["worker", "indexer", "pruner"])
+web = asgi_app(import_module("messages").app, services="all")
 web.mount("/demo", StaticFiles(directory=demos / "built" / demo.name))
 web.mount("/", StaticFiles(directory=demos / "built" / "page", html=True))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from penstock import App, Backend
-from penstock.app import ServiceName
 from penstock.errors import DatabaseUnavailable
+from penstock.services.service import ServiceName
 
 
 @dataclass

@@ -13,7 +13,7 @@ from penstock import Backend, CallerBackend, Id, Identity
 from penstock.fastapi import FromJson, install
 
 web = FastAPI()
-backend = install(web, app, services=["worker"], path="/backend")
+backend = install(web, app, services="all", path="/backend")
 Post = Annotated[Backend, Depends(backend)]
 
 

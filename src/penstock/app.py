@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.backend import CallerBackend
 from penstock.api.components import component_of, count_declarations, foreign_tables, use_app
@@ -56,7 +56,7 @@ from penstock.schema.owned import travelling
 from penstock.schema.table import Table, TableDefinition, definition_of
 from penstock.services.live.capture import declare_live
 from penstock.services.logbook import LogbookWriter
-from penstock.services.service import Group
+from penstock.services.service import Group, ServiceName, Services, name_services
 from penstock.store.nouns.captures import identity_of
 from penstock.store.nouns.pools import values_of
 from penstock.store.nouns.rates import rate_text
@@ -73,11 +73,9 @@ if TYPE_CHECKING:
     from penstock.services.worker.worker import Worker
 
 R = TypeVar("R")
-ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
 _COMPONENT = "component"  # the noun of its uses among the declarations of programs
 _UNUSED = timedelta(hours=1)  # after which a start drops a search index that is declared no more
 _CLASH = "If these are two programs, give each App a name=, and declare this in one of them."
-SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
 
 
 class App(Declaring):
@@ -363,7 +361,7 @@ class App(Declaring):
         self,
         database: str | None = None,
         *,
-        services: Sequence[ServiceName] = (),
+        services: Services = (),
         only: Only | None = None,
         push_schema: bool = True,
         clock: Clock | None = None,
@@ -374,7 +372,7 @@ class App(Declaring):
 
         Args:
             database: URL of its database; by default as the settings say.
-            services: The services to run in this process, such as ``("worker",)``; none by default.
+            services: The services to run in this process: ``"all"``, or such as ``("worker",)``; none by default.
             only: The names of what these run, such as ``{"pools": ["sms"], "outboxes": []}``: ``pools``, or all but
                 ``not_pools``; ``tasks``, ``outboxes`` and ``crons``. All of a kind by default.
             push_schema: Whether to bring the database's tables up to the declared ones.
@@ -418,10 +416,9 @@ class Backend(CallerBackend):
         self.services = Group([], self.engine.store.signals)
         self._writer = LogbookWriter(self.engine)
 
-    async def start(
-        self, services: Sequence[ServiceName] = (), *, push_schema: bool = True, only: Only | None = None
-    ) -> None:
+    async def start(self, services: Services = (), *, push_schema: bool = True, only: Only | None = None) -> None:
         """Open the database, bring its tables up to date, and start services."""
+        services = name_services(services)
         self.engine.scope = self.app.work().narrow(only or {})
         self.engine.journal.follow((pool.definition for pool in self.app.pools.values()), find_tracing())
         self.app.check_components()

@@ -5,7 +5,7 @@ Imports FastAPI, which penstock does not depend on. Leaves opening to `server/op
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
@@ -14,13 +14,14 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema, to_json
 
-from penstock.app import App, Backend, ServiceName
+from penstock.app import App, Backend
 from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.server.answers import framework_answer
 from penstock.server.asgi import asgi_app
 from penstock.server.http import send_answer
 from penstock.server.requests import Refused
+from penstock.services.service import Services
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ def install(
     web: FastAPI,
     app: App,
     *,
-    services: Sequence[ServiceName] = (),
+    services: Services = (),
     config: Config | None = None,
     path: str | None = None,
 ) -> Callable[[], Awaitable[Backend]]:
@@ -38,7 +39,7 @@ def install(
     Args:
         web: FastAPI's app. Its own lifespan runs while the backend is open.
         app: penstock's.
-        services: The services to run in this process; none by default.
+        services: The services to run in this process: ``"all"``, or a list; none by default.
         config: The settings; those of `App.config` by default.
         path: Where penstock's own HTTP API, its web sockets and ``/rest`` are mounted, such as ``"/backend"``; nowhere
             by default.

@@ -29,9 +29,9 @@ from penstock import (
     public,
 )
 from penstock.api.pools.workpool import Workpool
-from penstock.app import ServiceName
 from penstock.clock import SystemClock
 from penstock.outbox.message import Message
+from penstock.services.service import ServiceName
 from penstock.sync import ActionCtx as SyncActionCtx
 
 LIMIT, KEYS, WRITERS = 6, 8, 24

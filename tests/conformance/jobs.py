@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -34,6 +35,7 @@ from penstock.jobs.job import Job, NewJob, Options, job_uuid
 from penstock.jobs.retry import Retry
 from penstock.jobs.settle import ATTEMPTS_KEPT, settle_cancel
 from penstock.jobs.states import JobEvent, JobState
+from penstock.store.nouns.jobs import BELOW_ALL
 from penstock.store.session import Session, Statement, reading
 from penstock.store.store import Store
 
@@ -402,6 +404,32 @@ class Jobs(Suite):
         assert (busy.holder, busy.running, busy.started_at, busy.expires_at) == ("conformance", 1, NOW, after(30))
         assert (free.lease, free.running, free.expires_at) == (idle, 0, after(70))
         assert await bench.state(jobs["runs"]) == "running"
+
+    @story
+    async def test_a_bounded_look_sees_all_that_has_not_ended_and_the_last_that_did(self, bench: Bench) -> None:
+        jobs, store = await self._all_kinds(bench), bench.store.jobs
+        last = sorted((jobs[name] for name in ("good", "bad", "canceled")), reverse=True)[:2]
+        unfinished = {jobs[name] for name in ("ready", "later", "runs")}
+        ours = JobFilter(function="conformance:function")
+
+        async def look(where: JobFilter) -> set[UUID]:
+            found = await bench.reading(lambda session: store.list_recent(session, where, 9, after(30)))
+            assert found == sorted(found, key=lambda job: job.id, reverse=True)
+            return {job_uuid(job.id) for job in found}
+
+        async def horizon(where: JobFilter) -> UUID:
+            return await bench.reading(lambda session: store.horizon(session, where))
+
+        with patch("penstock.store.nouns.jobs.LOOKED_AT", 1):
+            assert await look(ours) == unfinished | {*last}
+            for state in ("success", "canceled"):
+                assert await look(JobFilter(state=state)) <= {*last}
+            assert await look(JobFilter(state="failed")) == {jobs["bad"]}
+            assert await look(JobFilter(state="running")) == {jobs["runs"]}
+            assert await horizon(ours) == last[-1]
+            assert [await horizon(one) for one in (JobFilter(), JobFilter(state="failed"))] == [BELOW_ALL] * 2
+        assert await look(ours) == {*jobs.values()} - {jobs["named"]}
+        assert await horizon(ours) == BELOW_ALL
 
     @story
     async def test_cancels_are_asked_for_by_filter(self, bench: Bench) -> None:

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -53,7 +54,9 @@ def test_all_that_is_written_can_be_read(console: Console, database: str, web: s
 
 
 @pytest.mark.parametrize("web", ["none", "fastapi", "django"])
-def test_the_compose_file_the_settings_and_the_image_agree(console: Console, web: str) -> None:
+def test_the_compose_file_the_settings_and_the_image_agree(
+    console: Console, monkeypatch: pytest.MonkeyPatch, web: str
+) -> None:
     folder = init(console, "postgres", web, "no-react")
     compose = importlib.import_module("yaml").safe_load((folder / "compose.yaml").read_text("utf-8"))
     app, database = compose["services"]["app"], compose["services"]["database"]
@@ -63,9 +66,14 @@ def test_the_compose_file_the_settings_and_the_image_agree(console: Console, web
     assert inside == "5432"
     place = "{USER}:{PASSWORD}@{}/{DB}".format
     if web == "django":
-        assert app["environment"]["PGHOST"] == "database"
-        settings = (folder / "settings.py").read_text("utf-8")
-        assert all(repr(word)[1:-1] in settings for word in told.values())
+        for name in ("USER", "PASSWORD", "DATABASE", "HOST", "PORT"):
+            monkeypatch.delenv(f"PG{name}", raising=False)
+        wanted = {"USER": told["USER"], "PASSWORD": told["PASSWORD"], "NAME": told["DB"], "HOST": host, "PORT": port}
+        assert runpy.run_path(str(folder / "settings.py"))["DATABASES"]["default"].items() >= wanted.items()
+        for name, text in app["environment"].items():
+            monkeypatch.setenv(name, text)
+        wanted |= {"HOST": "database", "PORT": inside}
+        assert runpy.run_path(str(folder / "settings.py"))["DATABASES"]["default"].items() >= wanted.items()
     else:
         assert app["environment"]["DATABASE_URL"] == f"postgresql://{place('database', **told)}"
         project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))

@@ -126,11 +126,11 @@ async def test_what_changes_is_sent_once_it_has_changed(database_url: str) -> No
         async with http.stream("GET", "/dashboard/") as stream:
             lines = (line async for line in stream.aiter_lines() if line.startswith("data: "))
             first = from_json((await anext(lines)).removeprefix("data: "))
-            assert set(first) == {"figures", "needs", "charts", "pools", "workers"}
+            assert set(first) == {"figures", "needs", "failing", "charts", "pools", "workers"}
             assert pages()
             await mail.enqueue(one.test, send, to="Ada")
             found = from_json((await anext(lines)).removeprefix("data: "))
-            assert "<b>1</b><small>may start now" in found["figures"]
+            assert ">1</a></b><small>may start now" in found["figures"]
             assert "workers" not in found
         await until(nobody_looks)
 

@@ -212,7 +212,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
         monkeypatch.setattr(f"penstock.{module}.MOST_COUNTED", COUNTED)
     for module in ("dashboard.pages.outboxes", "dashboard.pages.data"):
         monkeypatch.setattr(f"penstock.{module}._MOST_COUNTED", COUNTED)
-    monkeypatch.setattr("penstock.store.nouns.records._NEAR", 3 * COUNTED)
+    for name in ("records._NEAR", "jobs.LOOKED_AT"):
+        monkeypatch.setattr(f"penstock.store.nouns.{name}", 3 * COUNTED)
     monkeypatch.setattr("penstock.dashboard.activity._AGAIN", 1e-9)  # each page reads the pools by itself
     return seen
 

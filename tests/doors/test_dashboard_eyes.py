@@ -11,6 +11,7 @@ from doors.board_fixtures import board, text_of
 
 from penstock import ActionCtx, App, JobFilter, MutationCtx, Retry, Table, TaskCtx
 from penstock.dashboard.charts import Chart, Line, number_text
+from penstock.store.nouns.logbook import HALF_HOUR, half_hour_of, minute_of
 
 app = App()
 mail = app.workpool("mail", max_parallelism=3, default_retry=Retry.fixed(3600, max_attempts=2))
@@ -110,6 +111,58 @@ async def test_states_are_counted_and_checked_jobs_are_changed_alone(database_ur
             "Asked for 2 jobs to be canceled, of 2."
         )
         assert await one.act("/work", "retry chosen") == "Not done: Fill in job."
+
+
+@pytest.mark.both_stores
+async def test_the_overview_says_which_functions_fail_since_when_and_why(database_url: str) -> None:
+    async with board(app, database_url) as one:
+        book, minute = one.test.engine.store.logbook, minute_of(one.test.clock.now())
+        for back, error in ((59, 1.0), (20, 3.0), (15, 2.0), (10, 1.0), (5, 1.0)):
+            await book.write(minute - back * MINUTE, {f"function {send.name}": {"success": 9.0, "error": error}}, [])
+        job = await mail.with_options(retry=False).enqueue(one.test, send, to='<b>"you"')
+        no = await mail.with_options(retry=False).enqueue(one.test, send, to="no <b>")
+        await one.test.run_until_idle(advance=False, raise_errors=False)
+        table = (await one.see("/")).partition('data-live="failing"')[2].partition("</section>")[0]
+        assert f"/functions/{send.name.replace(':', '%3A')}" in table
+        assert re.search(r">9 of 55 <small>16 %<", table)
+        assert (minute - 20 * MINUTE).isoformat() in table, "where the last errors without a calm began"
+        assert no in table
+        assert job not in table
+        assert "no way to no &lt;b" in (await one.here.get("/")).text
+        long = (await one.here.get("/work?state=failed")).text
+        assert f"/jobs/{no}" in long
+        for back in (54, 48, 42, 36, 30, 26):
+            await book.write(minute - back * MINUTE, {f"function {send.name}": {"error": 1.0}}, [])
+        one.test.clock.advance(6 * MINUTE)
+        for half_hours in (2, 4, 20):
+            at = half_hour_of(one.test.clock.now()) - half_hours * HALF_HOUR
+            await book.write(at, {f"function {send.name}": {"error": 1.0}}, [])
+        shown = (await one.see("/")).partition('data-live="failing"')[2].partition("</section>")[0]
+        assert (half_hour_of(one.test.clock.now()) - 4 * HALF_HOUR).isoformat() in shown
+    async with board(app) as one:
+        assert "failed in the last hour" not in await one.get("/")
+
+
+@pytest.mark.both_stores
+async def test_a_filter_looks_at_a_bounded_number_of_ended_jobs_and_says_so(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.nouns.jobs.LOOKED_AT", 2)
+    monkeypatch.setattr("penstock.dashboard.pages.work.LOOKED_AT", 2)
+    async with board(app, database_url) as one:
+        jobs = [await mail.with_options(key=to).enqueue(one.test, send, to=to) for to in "abcdefg"]
+        await one.test.run_until_idle()
+        pages, path = [], "/work?key=b"
+        while path:
+            page = await one.see(path)
+            found = [job for job in jobs if f"/jobs/{job}" in page]
+            pages.append(found)
+            assert ("Of the jobs that have ended, 2 were looked at." in page) is ("Older jobs" in page)
+            more = re.search(r'href="(\?[^"]*after=[^"]*)"', page)
+            path = f"/work{more[1]}" if more else ""
+        assert [one for found in pages for one in found] == [jobs[1]]
+        assert len(pages) == 3
+        assert "looked at" not in await one.get("/work")
 
 
 async def test_one_box_finds_ids_keys_names_and_errors_and_no_secrets(database_url: str) -> None:

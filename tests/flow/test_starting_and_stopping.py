@@ -18,8 +18,9 @@ from programs import stubborn
 from stage.databases import connected
 from stage.waits import SOON, until
 
-from penstock import App, JobState, MutationCtx, MutationTaskCtx, Overloaded, Table, sync
-from penstock.app import SERVICES, Backend
+from penstock import App, ConfigError, JobState, MutationCtx, MutationTaskCtx, Overloaded, Table, asgi_app, sync
+from penstock.app import Backend
+from penstock.services.service import SERVICES
 from penstock.store.postgres import catalog
 from penstock.store.postgres.route import Connection, Route
 from penstock.testing import TestApp
@@ -282,6 +283,17 @@ async def weigh(ctx: MutationTaskCtx[Parcel]) -> None:
 @weighing.mutation
 async def send(ctx: MutationCtx) -> None:
     await ctx.db.insert(Parcel(name="a"))
+
+
+async def test_all_services_are_one_word_and_no_name_is_guessed(sqlite_url: str) -> None:
+    async with app.open(sqlite_url, services="all") as backend:
+        assert len(backend.services.services) == len(SERVICES) - 1, "no table has a search index"
+    for wrong in ("worker", ["workers"], ["all"]):
+        with pytest.raises(ConfigError, match="services is"):
+            async with app.open(sqlite_url, services=wrong):  # type: ignore[arg-type]
+                pass
+        with pytest.raises(ConfigError, match="services is"):
+            asgi_app(app, services=wrong)  # type: ignore[arg-type]
 
 
 async def test_a_start_opens_a_connection_each_for_calls_services_and_the_schema(

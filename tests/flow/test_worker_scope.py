@@ -11,10 +11,10 @@ import pytest
 from stage.waits import until
 
 from penstock import ActionCtx, App, ConfigError, MutationCtx, Table, TaskCtx, WorkId
-from penstock.app import SERVICES
 from penstock.functions.scope import EVERYTHING, Scope, Work, scope_of
 from penstock.services.relay.relay import Relay
 from penstock.services.scheduler import CronScheduler
+from penstock.services.service import SERVICES
 from penstock.services.worker.worker import Worker
 from penstock.store.nouns.leases import list_unserved
 from penstock.store.session import reading

@@ -21,9 +21,10 @@ from typing import Any
 from stage.waits import SOON, until
 
 from penstock import ActionCtx, App, Id, Index, MutationCtx, QueryCtx, Retry, Table
-from penstock.app import Backend, ServiceName
+from penstock.app import Backend
 from penstock.clock import SystemClock
 from penstock.errors import DatabaseUnavailable, LockLost, TryAgain
+from penstock.services.service import ServiceName
 from penstock.sync import MutationCtx as SyncMutationCtx
 from penstock.testing.gates import Gate
 

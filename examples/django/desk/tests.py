@@ -21,7 +21,7 @@ class Tickets(TransactionTestCase):  # type: ignore[misc]  # Django ships no typ
             self.client.post("/tickets", {**ADA, "author": "nobody"})
         assert Ticket.objects.count() == 1
         (job,) = app.sync.jobs("pending")
-        with app.sync.open(services=("worker",)) as backend:
+        with app.sync.open(services="all") as backend:
             result = mail.result(backend, job.id)
         assert result == Success(f"To ada@example.com: your ticket has the number {ticket}.")
 

@@ -31,7 +31,7 @@ async def visit(ctx: QueryCtx, visit: Id[Visit]) -> Visit | None:
     return await ctx.db.get(Visit, visit)
 
 
-penstock = asgi_app(app, services=["worker"])
+penstock = asgi_app(app, services="all")
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from penstock import Success
 
 
 def main() -> None:
-    with app.sync.open(services=["worker"]) as backend:
+    with app.sync.open(services="all") as backend:
         work = backend.run_mutation(close_day, "pen", 3)
         match reports.result(backend, work):
             case Success(text):

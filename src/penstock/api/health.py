@@ -102,7 +102,11 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     ),
     "row-contended": ("warning", "Run it in a pool with max_parallelism=1, or give each call a row of its own.", ""),
     "pruner-missing": ("warning", "Start a worker; it runs the pruner.", "penstock worker"),
-    "reader-stopped": ("critical", "Start a worker, which reads it. If nobody needs it, drop it.", "penstock changes"),
+    "reader-stopped": (
+        "critical",
+        "Start a worker, or resume or retry its outbox. If nobody needs it, drop it.",
+        "penstock changes",
+    ),
     "reader-behind": ("warning", "Look at its handler's duration, and at old transactions.", "penstock changes"),
     "search-filling": (
         "warning",

@@ -66,7 +66,7 @@ class SyncApp(SyncCallerBackend):
 
         Args:
             database: URL of its database; by default as the settings say.
-            **settings: As for `App.open`: services to run, such as ``services=("worker",)``, and settings.
+            **settings: As for `App.open`: services to run, such as ``services="all"``, and settings.
         """
         return SyncBackend(lambda: self._open_app(database, **settings))
 

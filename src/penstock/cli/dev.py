@@ -28,7 +28,7 @@ from uuid import UUID
 
 import click
 
-from penstock.app import SERVICES, App
+from penstock.app import App
 from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
 from penstock.cli.devlog import set_up_dev_logs
 from penstock.cli.devserver import DevServer, note_server
@@ -50,6 +50,7 @@ from penstock.schema.diff import Difference
 from penstock.schema.ids import id_prefix_of, target_of
 from penstock.server.asgi import dashboard_is_installed
 from penstock.server.run import bind, serve, url_of
+from penstock.services.service import SERVICES
 from penstock.store.nouns.catalog import Change
 from penstock.store.open import scheme_of, sqlite_path
 from penstock.store.push.migrate import differences

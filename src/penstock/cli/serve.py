@@ -7,11 +7,11 @@ from functools import partial
 
 import click
 
-from penstock.app import SERVICES
 from penstock.cli.opening import complete_serving, end_process, end_within, open_app
 from penstock.cli.options import Options, metrics_port_option, pass_options
 from penstock.cli.processes import config_at, find_place, processes_option, supervise
 from penstock.server.run import bind, serve
+from penstock.services.service import SERVICES
 
 
 @click.command("serve")

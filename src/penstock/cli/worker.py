@@ -16,13 +16,14 @@ from typing import cast
 
 import click
 
-from penstock.app import SERVICES, App
+from penstock.app import App
 from penstock.cli.opening import complete_serving, end_process, end_within, open_app
 from penstock.cli.options import Command, Options, metrics_port_option, pass_options
 from penstock.cli.processes import config_at, find_place, processes_option, supervise
 from penstock.config import Config
 from penstock.functions.scope import NONE, Only
 from penstock.observe.logs import event
+from penstock.services.service import SERVICES
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _BY_SIGNAL = 128  # to which the exit code of a process that a signal ends adds its number

@@ -27,7 +27,7 @@ from penstock.schema.ids import is_id
 
 _LIVE = "live_"
 _STEP, _NAMED = re.compile(r"\w+"), re.compile(r"""['"](\w+)['"]:""")
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?\+00:00)")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?\+00:00)")
 _NONE = "-"
 _FORMS = {"clock": "%H:%M:%S.{ms:03} UTC", "hour": "%H:%M", "day": "%d %b"}  # of times of a day, and of days
 
@@ -62,6 +62,7 @@ class Pages:
             "last": last_of,
         }
         self._jinja.tests["row_id"] = lambda text: is_id(text[:-27], text)  # a row has a timeline
+        self._jinja.tests["declared"] = lambda name: app.registry.find(name) is not None  # a function with a page
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
 
     def mask(self, value: Any, of: str | None = None) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 from penstock.app import Backend
 from penstock.calls.workflows.events import Address
@@ -26,6 +25,7 @@ from penstock.operations import jobs
 from penstock.operations.jobs import TIMES
 from penstock.operations.operation import Given, Noun, Parameter, Question, Refusal, Refusals
 from penstock.store.nouns.jobs import ABOVE_ALL
+from penstock.store.session import Session
 from penstock.values import decode_json
 from penstock.workflows.exported import write_history
 from penstock.workflows.record import BEGINNING, Record, RecordKind
@@ -124,21 +124,20 @@ def describe_list(found: list[tuple[JobStatus, str]]) -> dict[str, Any]:
     answers=describe_list,
 )
 async def every(backend: Backend, given: Given) -> list[tuple[JobStatus, str]]:
-    """Show runs of this program's workflows, the newest first."""
+    """Show runs of this program's workflows, the newest first: of the jobs that ended, among the last 50,000."""
     registry, limit, name, after = backend.app.registry, given["limit"], given.get("function"), given.get("after")
     names = registry.workflows if name is None else [registry.full_name(name)]
     asked: dict[str, Any] = STATES.get(given.get("state") or "", {})
     where = replace(jobs.build_filter(backend, {**given, "state": None}), **asked)
     below = ABOVE_ALL if after is None else job_uuid(JobId(after))
-    found = [job for one in names for job in await _list(backend, replace(where, function=one), limit, below)]
-    newest = sorted(found, key=lambda job: job.id, reverse=True)[:limit]
+    calls, now = backend.job_calls, backend.engine.clock.now()
+
+    async def read(session: Session) -> list[JobStatus]:
+        filters, store = [replace(where, function=one) for one in names], calls.store.jobs
+        return [job for one in filters for job in await store.list_recent(session, one, limit, now, below)]
+
+    newest = sorted(map(calls.mask, await calls.read(read)), key=lambda job: job.id, reverse=True)[:limit]
     return [(job, doing_of(job.state.value, job.error)) for job in newest]
-
-
-async def _list(backend: Backend, where: JobFilter, limit: int, below: UUID) -> list[JobStatus]:
-    calls = backend.job_calls
-    found = await calls.read(lambda session: calls.store.jobs.list(session, where, limit, calls.now(), below))
-    return [calls.mask(job) for job in found]
 
 
 def describe(found: Run) -> dict[str, Any]:

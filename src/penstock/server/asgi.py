@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Router
 from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from penstock.app import App, Backend, ServiceName
+from penstock.app import App, Backend
 from penstock.config import Config
 from penstock.errors import TryAgain, of_extra
 from penstock.observe.logs import event
@@ -39,6 +39,7 @@ from penstock.server.requests import Refused
 from penstock.server.sockets.socket import Socket
 from penstock.server.subscribe import WrittenAnswers
 from penstock.server.wellknown import well_known_routes
+from penstock.services.service import Services
 
 _PREFLIGHT_SECONDS = 86_400
 _SOCKET_PATH = re.compile(r"/api/(?:(?P<version>[^/]+)/)?sync")
@@ -102,7 +103,7 @@ class Asgi(Starlette):
 def asgi_app(
     app: App,
     *,
-    services: Sequence[ServiceName] = (),
+    services: Services = (),
     config: Config | None = None,
     backend: Backend | None = None,
     dashboard: bool = False,
@@ -113,7 +114,7 @@ def asgi_app(
     when the server starts, and closes it when the server stops. An application that is mounted in another one hears
     of neither event, so the other one passes its lifespan on::
 
-        backend = asgi_app(app, services=["worker"])
+        backend = asgi_app(app, services="all")
         web = FastAPI(lifespan=backend.lifespan)
         web.mount("/backend", backend)
 
@@ -122,7 +123,7 @@ def asgi_app(
 
     Args:
         app: The app.
-        services: The services to run in this process; none by default.
+        services: The services to run in this process: ``"all"``, or a list; none by default.
         config: The settings; those of `App.config` by default.
         backend: A backend that is open.
         dashboard: Whether to serve the dashboard under ``/dashboard``.

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Protocol
 
-from penstock.app import App, Backend, ServiceName
+from penstock.app import App, Backend
 from penstock.clock import SystemClock
 from penstock.config import Config
 from penstock.observe.following import Following
 from penstock.observe.logs import event
 from penstock.server.requests import Refused
+from penstock.services.service import Services, name_services
 
 _LAST_WORD = 1.0  # seconds
 _LOOK_EVERY = 0.5  # seconds, whether a server is told to exit
@@ -37,14 +38,12 @@ class Endless(Protocol):
 
 
 class Opening:
-    def __init__(
-        self, app: App, services: Sequence[ServiceName], config: Config | None, backend: Backend | None
-    ) -> None:
+    def __init__(self, app: App, services: Services, config: Config | None, backend: Backend | None) -> None:
         self.config = backend.config if backend is not None else config or app.config()
         self.draining = False
         self.endless = set[Endless]()
         self.app = app
-        self._services = tuple(services)
+        self._services = name_services(services)
         self._backend = backend
         self._held: AsyncGenerator[None, None] | None = None
         self._opening: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from types import FrameType
 from typing import Any, cast
@@ -24,7 +24,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
-from penstock.app import App, Backend, ServiceName
+from penstock.app import App, Backend
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.observe.logs import event
@@ -34,6 +34,7 @@ from penstock.server.httpactions import ActionStream
 from penstock.server.metrics import metrics_app
 from penstock.server.opening import ABORT
 from penstock.server.subscribe import EventStream
+from penstock.services.service import Services
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _PAIR = re.compile(rb'(?:^|;)\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^;]*))')
@@ -81,7 +82,7 @@ async def serve(
     config: Config,
     *,
     listener: socket.socket,
-    services: Sequence[ServiceName],
+    services: Services,
     dashboard: bool = False,
     shares_ports: bool = False,
     ready: Callable[[str], None] | None = None,

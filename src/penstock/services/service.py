@@ -9,20 +9,23 @@ import asyncio
 import gc
 import logging
 import math
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 from penstock.calls.lease import Lease
 from penstock.calls.run.runner import FunctionCalls
 from penstock.clock import Clock
-from penstock.errors import DatabaseUnavailable, TryAgain
+from penstock.errors import ConfigError, DatabaseUnavailable, TryAgain
 from penstock.jobs.retry import Exponential, backoff
 from penstock.observe.errortext import error_text
 from penstock.observe.logs import event as log_event
 from penstock.services.rescue import Rescue
 from penstock.store.store import Signals
 
+ServiceName = Literal["worker", "scheduler", "planner", "relay", "indexer", "pruner"]
+Services = Sequence[ServiceName] | Literal["all"]
+SERVICES: tuple[ServiceName, ...] = ("worker", "scheduler", "planner", "relay", "indexer", "pruner")
 _AFTER_ERROR = Exponential(initial_backoff=0.1, base=2.0, max_backoff=5.0)
 _CUT_OFF_WITHIN = 0.1
 _END_WITHIN = 0.5
@@ -163,6 +166,15 @@ class LeasedService(Service):
             return False
         self._store.signals.notify()
         return True
+
+
+def name_services(services: Services) -> tuple[ServiceName, ...]:
+    """List the services that a program asks for."""
+    if services == "all":
+        return SERVICES
+    if isinstance(services, str) or not {*services} <= {*SERVICES}:
+        raise ConfigError(f"services is {services!r}.", fix=f'Give "all", or a list of: {", ".join(SERVICES)}.')
+    return tuple(services)
 
 
 class Group:

@@ -28,6 +28,8 @@ async def _load_one(view: View) -> Mapping[str, Any]:
         raise DataError(f"The database knows no cron {name!r}.")
     kept = await calls.read(lambda session: calls.store.crons.list(session, calls.now()))
     schedule = schedule_of(next(one.plan.schedule for one, _ in kept if one.plan.name == name))
+    where, now = JobFilter(function=cron.function), calls.now()
+    runs = await calls.read(lambda session: calls.store.jobs.list_recent(session, where, _RUNS, now))
     times = [cron.next_at]
     while len(times) < _NEXT:
         times.append(schedule.next(times[-1]))
@@ -35,7 +37,7 @@ async def _load_one(view: View) -> Mapping[str, Any]:
         "cron": cron,
         "words": in_words(cron.schedule),
         "times": times,
-        "runs": await backend.jobs(None, _RUNS, where=JobFilter(function=cron.function)),
+        "runs": list(map(calls.mask, runs)),
     }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -21,14 +22,16 @@ from penstock.functions.function import AnyFunction, FunctionKind, signature_tex
 from penstock.identity.caller import SYSTEM, Caller
 from penstock.identity.claims import identity_of_fields
 from penstock.observe.errortext import error_text, trace_text
-from penstock.observe.logbook import RAN, Numbers
+from penstock.observe.logbook import RAN, LogEvent, Numbers
 from penstock.observe.timing import STEPS, percentiles
 from penstock.server.requests import Refused
+from penstock.store.nouns.logbook import HALF_HOUR, KEPT, half_hour_of, minute_of
 from penstock.wire.incoming import Message
 from penstock.wire.outgoing import Format, encode_result
 
 WINDOW = timedelta(hours=1)  # over which runs are counted
-_LISTED, _SLOWEST = 20, 10
+_LISTED, _SLOWEST, _FAILING = 20, 10, 5
+_CALM = 6  # steps without an error, before which older errors are another story
 _RUNS = "ran", "failed", "slow"
 _SHARES = 0.5, 0.95, 0.99
 _OUTCOMES = "success", "error", "canceled"
@@ -77,6 +80,47 @@ def _parts(function: AnyFunction, spent: Mapping[str, float]) -> Mapping[str, fl
     whole = sum(found.values())  # more than all, if calls ran at the same time
     in_order = sorted(found.items(), key=lambda one: -one[1])
     return {name: seconds / whole for name, seconds in in_order} if whole else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A function that fails: its numbers, the beginning of its errors, and its last failed run, if it is still kept."""
+
+    seen: Seen
+    since: datetime
+    last: LogEvent | None
+
+    @property
+    def share(self) -> float:
+        return self.seen.outcomes["error"] / self.seen.runs
+
+
+async def failing(view: View) -> list[Failing]:
+    """Find the functions with the most errors in the last hour."""
+    sums = await view.activity.sums(WINDOW)
+    found = [one for one in (_summary(one, sums) for one in view.backend.app.registry) if one.outcomes["error"]]
+    found.sort(key=lambda one: -one.outcomes["error"])
+    return [
+        Failing(one, await _failing_since(view, name), next(iter(runs), None))
+        for one in found[:_FAILING]
+        for name in [one.function.name]
+        for runs in [await view.log(1, level=RAN, event="function.failed", words=[f" {name} "])]
+    ]
+
+
+async def _failing_since(view: View, name: str) -> datetime:
+    """The minute in which the errors of a function began, or the half hour if that is longer ago than an hour."""
+    now = view.backend.engine.clock.now()
+    place, since = await _first_error(view, name, minute_of(now) - WINDOW, timedelta(minutes=1))
+    return since if place > _CALM else (await _first_error(view, name, half_hour_of(now) - KEPT, HALF_HOUR))[1]
+
+
+async def _first_error(view: View, name: str, since: datetime, step: timedelta) -> tuple[int, datetime]:
+    """The place and the time of the step after which a function has had no calm."""
+    steps = await view.activity.series(f"function {name}", since, step)
+    bad = [place for place, parts in enumerate(steps) if parts.get("error")] or [0]
+    first = next((one for before, one in reversed([*pairwise(bad)]) if one - before > _CALM), bad[0])
+    return first, since + first * step
 
 
 async def _load(view: View) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from penstock.api.pools.activity import MOST_COUNTED, Look, PoolNow
 from penstock.dashboard.activity import totals_of
 from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Page, View
+from penstock.dashboard.pages.functions import failing
 from penstock.dashboard.pages.tasks import tasks_now
 from penstock.dataclass import dataclass
 from penstock.observe.readable import amount, span
@@ -58,6 +59,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "totals": totals_of(pools),
         "latency": percentiles(durations, 0.5, 0.95),
         "needs": needs,
+        "failing": await failing(view),
         "charts": await charts_of(view, ("jobs", "job"), ("calls", "call")),
     }
 

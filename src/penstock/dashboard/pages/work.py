@@ -14,7 +14,7 @@ from penstock.api.tasks.views import key_text, plain_key
 from penstock.dashboard.charts import charts_of
 from penstock.dashboard.page import Act, Page, View, act_of
 from penstock.errors import ValueInvalid
-from penstock.jobs.job import JobId, JobStatus, job_uuid
+from penstock.jobs.job import JobId, JobStatus, job_id, job_uuid
 from penstock.jobs.states import CANCELABLE, FINISHED, RETRIABLE, STAGES, JobState
 from penstock.observe.readable import amount
 from penstock.operations import jobs
@@ -22,7 +22,7 @@ from penstock.operations.operation import Given
 from penstock.pools.pool import MOST_PARALLEL
 from penstock.pools.rates import rate_words
 from penstock.server.requests import Refused
-from penstock.store.nouns.jobs import ABOVE_ALL
+from penstock.store.nouns.jobs import ABOVE_ALL, BELOW_ALL, LOOKED_AT
 from penstock.store.nouns.pools import KeyRow
 from penstock.values import decode_json
 
@@ -49,8 +49,10 @@ async def _load(view: View) -> Mapping[str, Any]:
     where, (seen, pools) = jobs.build_filter(view.backend, _filter_values(view)), await view.activity.look()
     calls = view.backend.job_calls
     below, store = ABOVE_ALL if after is None else job_uuid(after), calls.store
-    listed = await calls.read(lambda session: store.jobs.list(session, where, _LISTED + 1, calls.now(), below))
+    down_to = await calls.read(lambda session: store.jobs.horizon(session, where, below))
+    listed = await calls.read(lambda session: store.jobs.list(session, where, _LISTED + 1, calls.now(), below, down_to))
     found = list(map(calls.mask, listed))
+    last = found[_LISTED - 1].id if len(found) > _LISTED else job_id(down_to) if down_to > BELOW_ALL else None
     rows = {row.name: row for row in seen.pools}
     row = rows.get(where.pool or "")
     return {
@@ -64,7 +66,8 @@ async def _load(view: View) -> Mapping[str, Any]:
         "most_of_key": _KEY_COUNTED,
         "rates": [] if row is None else [one and rate_words(one) for one in (row.rate_limit, row.key_rate_limit)],
         "jobs": found[:_LISTED],
-        "older": urlencode(asked | {"after": found[_LISTED - 1].id}) if len(found) > _LISTED else None,
+        "older": None if last is None else urlencode(asked | {"after": last}),
+        "looked_at": LOOKED_AT if down_to > BELOW_ALL and len(found) <= _LISTED else None,
         "given": {word: asked.get(word) for word in _WORDS},
         "filtered": bool(asked) or after is not None,
         "tabs": await _tabs(view, asked),

@@ -14,6 +14,7 @@ from penstock.jobs.states import FINISHED, RETRIABLE, JobState
 from penstock.operations import workflows
 from penstock.operations.workflows import RunUnknown
 from penstock.server.requests import Refused
+from penstock.store.nouns.jobs import LOOKED_AT
 from penstock.workflows.record import LONGEST_ARGUMENTS
 from penstock.workflows.waterfall import RunStep
 
@@ -34,6 +35,7 @@ async def _load(view: View) -> Mapping[str, Any]:
         "states": list(workflows.STATES),
         "functions": known,
         "older": older,
+        "looked_at": LOOKED_AT,
     }
 
 

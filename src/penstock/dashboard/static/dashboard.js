@@ -215,6 +215,12 @@ document.addEventListener("click", (click) => {
   }
 });
 
+document.addEventListener("keydown", (event) => { // "/" goes to the search
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  event.preventDefault();
+  document.querySelector(".search input")?.focus();
+});
+
 // ----- boxes
 
 function boxes(all) {

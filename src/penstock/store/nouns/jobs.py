@@ -6,23 +6,26 @@ import builtins
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from penstock.codec import Ciphertext, is_encrypted
 from penstock.dataclass import dataclass
-from penstock.jobs.filter import JobFilter
+from penstock.jobs.filter import ALL_JOBS, JobFilter
 from penstock.jobs.job import Job, JobStatus, NewJob, Settlement, job_id, job_uuid
-from penstock.jobs.states import JobState
+from penstock.jobs.states import FINISHED, JobState
 from penstock.store.nouns.jobtext import options_of
 from penstock.store.nouns.noun import Noun, Values
 from penstock.store.session import OpenTransaction, Row, Session
 from penstock.values import decode_json
 from penstock.workflows.outcome import error_outcome
 
+LOOKED_AT = 50_000  # ended jobs that a page reads, where no index leads to the ones that it shows
 _INDEXED = (JobState.FAILED.value, "retrying")  # states whose jobs have an index of their own
+_MANY = {None, *(state.value for state in FINISHED)} - {*_INDEXED}  # states in which there may be very many jobs
+_UNFINISHED = tuple(state.value for state in JobState if state not in FINISHED)
 ABOVE_ALL, BELOW_ALL = UUID(int=2**128 - 1), UUID(int=0)  # ids that no job has
 CANCEL_EVENT, JOB_EVENT = "cancel", "job"  # what penstock itself puts into the inbox of a workflow's run
 _REQUEST_KEPT = timedelta(minutes=1)
@@ -107,6 +110,26 @@ class Jobs(Noun, ABC, queries=("jobs", "moves", "workflows")):
         values = {**asdict(where), "limit": limit, "now": now, "below": below, "down_to": down_to}
         query = f"list_{where.state}" if where.state in _INDEXED else "list"
         return self._statuses(await self._fetch(session, query, **values))
+
+    async def horizon(self, session: Session, where: JobFilter, below: UUID = ABOVE_ALL) -> UUID:
+        """Find the id down to which a page looks for jobs of a filter; `BELOW_ALL` if it may look at all."""
+        if where == ALL_JOBS or where.state not in _MANY:
+            return BELOW_ALL
+        rows = await self._fetch(session, "horizon", below=below, most=LOOKED_AT)
+        return self._access.uuid(rows[0]["id"]) if rows else BELOW_ALL
+
+    async def list_recent(
+        self, session: Session, where: JobFilter, limit: int, now: datetime, below: UUID = ABOVE_ALL
+    ) -> builtins.list[JobStatus]:
+        """Jobs below an id that meet a filter, newest first: all unfinished ones, and others among the last to end."""
+        wanted = [where] if where.state else [where, *(replace(where, state=one) for one in _UNFINISHED)]
+        found = {
+            job.id: job
+            for one in wanted
+            for down_to in [await self.horizon(session, one, below)]
+            for job in await self.list(session, one, limit, now, below, down_to)
+        }
+        return sorted(found.values(), key=lambda job: job.id, reverse=True)[:limit]
 
     async def seek(self, session: Session, text: str, limit: int, now: datetime, most: int) -> builtins.list[JobStatus]:
         """Jobs with a text as their key or name, or in their error; it looks at `most` of each place."""

@@ -101,6 +101,9 @@ union all {ended} from penstock.finished_job where id = any(:id::uuid[]) and exp
 -- Unbounded: of jobs that are rare it reads all.
 {found};
 
+-- horizon: the oldest of so many jobs that have ended and lie below one id; none if there are fewer.
+select id from penstock.finished_job where id < :below order by id desc limit 1 offset :most;
+
 -- seek: of the newest jobs in each place those with a text as their key or name, or in their error; newest first.
 select * from (
     {ready} from penstock.ready_job where id in (
