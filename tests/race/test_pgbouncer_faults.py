@@ -6,10 +6,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from programs import ledger
 from programs.ledger import calls_are_kept, hear_again
 from stage.postgres import Server, server
 from stage.servers import PgBouncer, pgbouncer
+from stage.waits import until
 
 from penstock import App, JobId, MutationCtx, Table
 from penstock.calls.workflows.context import WorkflowCtx
@@ -45,28 +47,35 @@ class Sent(Table):
 sending = App()
 said = sending.event("said", int)
 senders: list[int] = []
-all_send = asyncio.Event()
+tokens: list[str] = []
 
 
 @sending.workflow
 async def hear_all(ctx: WorkflowCtx) -> list[int]:
+    tokens[:] = [ctx.event_token(said, timedelta(hours=1)) for _ in range(4)]
     return sorted([await ctx.wait_for(said) for _ in range(4)])
 
 
 @sending.mutation
-async def say(ctx: MutationCtx, run: JobId, number: int) -> None:
+async def say(ctx: MutationCtx, run: JobId, number: int, by_token: bool) -> None:
     await ctx.db.insert(Sent(number=number))
     senders.append(number)
-    if len(senders) == 4:
-        all_send.set()
-    await all_send.wait()
-    await said.send(ctx, run, number)
+    await until(lambda: len(set(senders)) == 4)
+    if by_token:
+        await said.redeem(ctx, tokens[number], number)
+    else:
+        await said.send(ctx, run, number)
 
 
-async def test_senders_of_events_that_hold_all_four_connections_do_not_wait_for_each_other(pooled_url: str) -> None:
+@pytest.mark.parametrize("by_token", [False, True])
+async def test_senders_of_events_that_hold_all_four_connections_do_not_wait_for_each_other(
+    pooled_url: str, by_token: bool
+) -> None:
+    senders.clear()
     async with TestApp(sending, pooled_url) as backend:
         run = await backend.scheduler.run_after(timedelta(0), hear_all)
-        await asyncio.gather(*(backend.run_mutation(say, run, number) for number in range(4)))
+        await backend.run_until_idle(advance=False)
+        await asyncio.gather(*(backend.run_mutation(say, run, number, by_token) for number in range(4)))
         await backend.run_until_idle()
         status = await backend.job(run)
         assert status is not None

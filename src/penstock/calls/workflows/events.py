@@ -133,15 +133,15 @@ class Event(Generic[T]):
 
     async def _redeem(self, calls: JobCalls, token: str, payload: T) -> bool:
         given = read_token(token)
-        store = calls.engine.store
-        begun = await store.workflows.find(given.run, BEGINNING)
+        store, run, name = calls.engine.store, given.run, self.name
+        begun = await calls.write(lambda one: store.workflows.find_record(run, BEGINNING, one.session))
         if begun is None or given.event != self.name:
             raise make_unknown_token()
         if not given.is_sealed_with(Beginning.read(store.encryption.decrypt(begun.outcome or "{}")).secret):
             raise make_unknown_token()
         if given.expires_at <= calls.now():
             raise TokenExpired("The token's time is over.")
-        used = await store.workflows.has_key(given.run, self.name, given.seal)
+        used = await calls.write(lambda one: store.workflows.has_key(run, name, given.seal, one.session))
         if not used and not await self._send(calls, [given.run], payload, given.seal):
             raise TokenExpired("The run of the token has ended.")
         return not used

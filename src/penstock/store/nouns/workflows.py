@@ -112,10 +112,6 @@ class Workflows(Noun, queries=("workflows",)):
         """The records of a run."""
         return self._records(await self._look("history", run=run))
 
-    async def find(self, run: UUID, number: int) -> Record | None:
-        """A record of a run."""
-        return next(iter(self._records(await self._look("find_record", run=run, number=number))), None)
-
     async def read_inbox(self, run: UUID) -> list[Arrival]:
         """The events that a run has not received. It is woken again for what comes from now on."""
         return self._read(Arrival, await self._run("open_inbox", run=run))
@@ -206,9 +202,14 @@ class Workflows(Noun, queries=("workflows",)):
         async with self._turn:
             return await self._look(query, **values)
 
-    async def has_key(self, run: UUID, name: str, key: str) -> bool:
-        """Whether an event with a key was sent to a run."""
-        return bool(await self._look("find_key", run=run, name=name, key=key))
+    async def find_record(self, run: UUID, number: int, inside: OpenTransaction) -> Record | None:
+        """Find a record of a run, by now; see `find_unfinished`."""
+        found = self._records(await self._ask_by_now(inside, "find_record", run=run, number=number))
+        return next(iter(found), None)
+
+    async def has_key(self, run: UUID, name: str, key: str, inside: OpenTransaction) -> bool:
+        """Whether an event with a key was sent to a run, by now; see `find_unfinished`."""
+        return bool(await self._ask_by_now(inside, "find_key", run=run, name=name, key=key))
 
     async def send(
         self,
