@@ -110,7 +110,7 @@ def plain(ctx: sync.WorkflowCtx, name: str, what: str) -> str:
 
 
 # A program is a tree: (word,) | ("sleep", seconds) | (word, part, part, …). Below is the code of each word: {path} is a
-# name of its own, {parts} are the parts one after another, and {calls} and {names} their branches.
+# name of its own, {parts} are the parts one after another, and {calls} calls of them as branches.
 
 STEPS = {
     "write": 'found.append(await ctx.run_mutation(write, name, "{path}"))',
@@ -146,8 +146,8 @@ WORDS = {
     "lock": "lock, queue = asyncio.Lock(), asyncio.Queue(1)\n"
     "async def put(branch):\n"
     "    async with lock:\n"
-    "        await queue.put(await branch([]))\n"
-    "tasks = [asyncio.create_task(put(one)) for one in [{names}]]\n"
+    "        await queue.put(await branch)\n"
+    "tasks = [asyncio.create_task(put(one)) for one in [{calls}]]\n"
     "found += [await queue.get() for _ in tasks]\n"
     "await asyncio.gather(*tasks)",
     "completed": "tasks = [asyncio.create_task(asyncio.sleep(seconds, seconds)) for seconds in (90, 40, 600)]\n"
@@ -257,12 +257,12 @@ class Writer:
 
     def _lines_of_word(self, word: str, parts: Sequence[Any], path: str) -> str:
         text = (WORDS | ALONE)[word]
-        if "{calls}" in text or "{names}" in text:
+        if "{calls}" in text:
             within = replace(self, alone=False, quick=self.quick or word in QUICK)
             names = [f"part_{path}{number}" for number in range(len(parts))]
             branches = [within.branch_of(one, name) for one, name in zip(parts, names, strict=True)]
             calls = ", ".join(f"{name}([])" for name in names)
-            return "\n".join([*branches, text.format(path=path, calls=calls, names=", ".join(names))])
+            return "\n".join([*branches, text.format(path=path, calls=calls)])
         if "{source}" in text:
             return text.format(source=repr(Writer(is_whole=False, quick=self.quick).write(("seq", *parts))))
         lines = text.partition("{parts}")[0].rpartition("\n")[2]  # what stands before the parts: their indentation
@@ -324,9 +324,6 @@ def check(tell: Any, program: Any, interruptions: list[Interruption]) -> None:
     tell(story)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:coroutine 'body.*was never awaited"
-)  # a body that is let go of may not have begun one
 def test_interruptions_change_neither_the_end_nor_the_effects_of_a_program(database_url: str) -> None:
     """(WF31, WF79, WF80, WF81, WF82, WF84, WF85, WF87, WF90, WF91, WF104, WF105, WF127)"""
     with one_backend(app, database_url) as tell:
