@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from stage.needs import examples
 from penstock.changes.readset import Bound
 from penstock.live.ranges import TableRanges
 from penstock.schema.fields import Kind
-from penstock.transaction.segments import Segment, after, after_until, until
+from penstock.transaction.segments import Direction, Order, Segment
 
 ORDER = ("a", "b", "id")
 OPTIONAL = (True, True, False)
@@ -66,26 +66,26 @@ DIRECTIONS = st.sampled_from(["asc", "desc"])
 @settings(max_examples=examples(400))
 @given(ROWS, STARTS, DIRECTIONS)
 def test_after_each_row_come_exactly_those_that_follow_it(
-    rows: list[Row], start: Segment, direction: Literal["asc", "desc"]
+    rows: list[Row], start: Segment, direction: Direction
 ) -> None:
     everything = read([start], rows, direction)
     for number, row in enumerate(everything):
-        rest = after(start, ORDER, OPTIONAL, row, direction)
+        rest = Order(ORDER, OPTIONAL, direction).after(start, row)
         assert read(rest, rows, direction) == everything[number + 1 :]
 
 
 @settings(max_examples=examples(400))
 @given(ROWS, STARTS, DIRECTIONS, st.data())
 def test_the_rows_up_to_each_row_and_between_any_two_are_exactly_those(
-    rows: list[Row], start: Segment, direction: Literal["asc", "desc"], data: st.DataObject
+    rows: list[Row], start: Segment, direction: Direction, data: st.DataObject
 ) -> None:
     everything = read([start], rows, direction)
     for last, end in enumerate(everything):
-        part = until(start, ORDER, OPTIONAL, end, direction)
+        order = Order(ORDER, OPTIONAL, direction, exact=data.draw(st.booleans()))
+        part = order.until(start, end)
         assert read(part, rows, direction) == everything[: last + 1]
         first = data.draw(st.integers(0, len(everything) - 1))
-        exact = data.draw(st.booleans())
-        part = after_until(start, ORDER, OPTIONAL, everything[first], end, direction, exact=exact)
+        part = order.after_until(start, everything[first], end)
         assert read(part, rows, direction) == everything[first + 1 : last + 1]
         noted = TableRanges[int](dict.fromkeys(ORDER, Kind.INTEGER), (), lambda _kind, value: value)
         for one in part:
@@ -100,10 +100,10 @@ def test_the_rows_up_to_each_row_and_between_any_two_are_exactly_those(
 @settings(max_examples=examples(400))
 @given(ROWS, STARTS, DIRECTIONS, st.tuples(VALUES, VALUES, st.integers(-1, 20)))
 def test_after_a_row_that_never_was_nothing_comes_from_outside(
-    rows: list[Row], start: Segment, direction: Literal["asc", "desc"], forged: Row
+    rows: list[Row], start: Segment, direction: Direction, forged: Row
 ) -> None:
     forged_inside = (*start.prefix, *forged[len(start.prefix) :])
-    rest = after(start._replace(within=start), ORDER, OPTIONAL, forged_inside, direction)
+    rest = Order(ORDER, OPTIONAL, direction).after(start._replace(within=start), forged_inside)
     inside = read([start], rows, direction)
     found = read(rest, rows, direction)
     assert set(found) <= set(inside)

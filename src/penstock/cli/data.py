@@ -32,7 +32,7 @@ from penstock.schema.table import TableDefinition
 from penstock.schema.tighten import plain_validator
 from penstock.store.session import Row, Session
 from penstock.store.sql.statements import Comparison, Condition, TableStatements
-from penstock.transaction.segments import Segment, after
+from penstock.transaction.segments import Order, Segment
 from penstock.values import EPOCH, decode_json
 from penstock.wire.schemas import change_schema
 from penstock.wire.tags import MAX_PLAIN_INTEGER, is_plain_float, read_tag, tag_bytes, tag_float, tag_integer
@@ -198,18 +198,18 @@ async def count_rows(session: Session, statements: TableStatements) -> int:
 async def read_rows(session: Session, statements: TableStatements) -> AsyncIterator[Sequence[Row]]:
     """All rows of a table in pieces, in the order of its key."""
     definition = statements.definition
-    optional = [column.optional for column in definition.key_columns]
+    order = Order(definition.key, [column.optional for column in definition.key_columns], "asc")
     pending = [Segment()]
     while pending:
         segment = pending.pop(0)
-        conditions, args = segment.conditions(definition.key)
-        statement = statements.scan(conditions, definition.key, "asc", limit=_PIECE, indexed=True)
+        conditions, args = segment.conditions(order.columns)
+        statement = statements.scan(conditions, order.columns, order.direction, limit=_PIECE, indexed=True)
         rows = await session.fetch(statement, (*args, _PIECE))
         if rows:
             yield rows
         if len(rows) == _PIECE:
-            last = statements.place_of(rows[-1], definition.key)
-            pending = [*after(segment, definition.key, optional, last, "asc"), *pending]
+            last = statements.place_of(rows[-1], order.columns)
+            pending = [*order.after(segment, last), *pending]
 
 
 _MICROSECOND = timedelta(microseconds=1)

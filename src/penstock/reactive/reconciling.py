@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, fields, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.changes.change import read_values
 from penstock.dataclass import dataclass
@@ -81,58 +81,143 @@ class Found:
     before: str | None
 
 
-def compare_rows(
-    task: PlannedTask,
-    rows: Iterable[Found],
-    known: Mapping[str, Kept],
-    unread: AbstractSet[str],
-    now: datetime,
-    read: Read,
-) -> list[RowPlan]:
-    """Plans for rows that are unknown or differ from their captured values; `unread` changes plan better."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rows and records of one task, compared at one time."""
+
+    task: PlannedTask
+    at: Reconciling
+    unread: AbstractSet[str]  # keys of rows with changes that are still to be planned, and plan better
+    now: datetime
+    read: Read  # of a captured value
+
+    def is_meant(self, row: Found) -> bool:
+        """Whether a row matches, where the database could not say it exactly."""
+        task = self.task
+        if task.spec.exact or task.condition is None or row.after is None:
+            return True
+        return holds(task.condition, values_of(task, row.after, self.read))
+
+    def is_as_kept(self, row: Found, kept: Kept) -> bool:
+        """Whether nothing has changed that the task hears of: its watched values, and its time."""
+        task = self.task
+        if row.after == kept.after or row.after is None or task.expressions is None:
+            return True
+        expressions, run_at = task.expressions if "change" in task.spec.on else (), task.spec.run_at
+        if kept.after is None:
+            return False
+        then, now = read_values(kept.after), read_values(row.after)
+        if not {*kinds_of(expressions), *(() if run_at is None else (run_at,))} <= then.keys() & now.keys():
+            return False  # rows that are captured whole may have other columns now, which nobody watches
+        if run_at is not None and then[run_at] != now[run_at]:
+            return False
+        return same(*(read_each(expressions, values_of(task, text, self.read)) for text in (kept.after, row.after)))
+
+    def is_reprocessed(self, record: Kept) -> bool:
+        at = self.at
+        if record.version >= at.version:
+            return False
+        return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
+
+    def run(self, row: Found) -> RowPlan:
+        """A run of a row as it is now; none if its time is not known."""
+        captured = _captured(row.after)
+        at = due(self.task.spec, captured, self.now, self.read)
+        return RowPlan(
+            task=self.task.number,
+            key=row.key,
+            runs=at is not None,
+            drops=at is None,
+            change="reconcile",
+            changed_at=self.now,
+            due_at=at or self.now,
+            after=row.after,
+            partition=partition_of(self.task.spec, captured, self.read),
+        )
+
+    def run_again(self, row: Found, record: Kept) -> RowPlan | None:
+        """A further run of a row that is there, or another time for the one that waits; None if neither is wanted."""
+        again = self.is_reprocessed(record)
+        if record.gone is not None:
+            return None  # it matches since the filter is a wider one, which is not caught up with
+        if not again and not (self.at.retimes and record.state is None and not record.running):
+            return None
+        plan = replace(self.run(row), version=self.at.version if again else -1)
+        return plan if plan.runs or record.state is None else None
+
+    def drop(self, key: str, record: Kept, gone: Gone) -> RowPlan:
+        kind: Change = "leave" if gone == "left" else "delete"
+        runs = kind in self.task.spec.on
+        return RowPlan(
+            task=self.task.number,
+            key=key,
+            runs=runs,
+            drops=not runs,
+            change=kind,
+            changed_at=self.now,
+            due_at=self.now,
+            before=record.after,
+            partition=partition_of(self.task.spec, _captured(record.after), self.read),
+            gone=gone,
+            forgets_at=forgets_at(self.task.spec, gone, self.now),
+        )
+
+    def drop_again(self, key: str, record: Kept, gone: Gone) -> RowPlan:
+        captured = _captured(record.after if record.after is not None else record.before)
+        return replace(
+            self.drop(key, record, gone),
+            runs=True,
+            drops=False,
+            change=record.change or "leave",
+            before=record.before,
+            after=record.after,
+            partition=partition_of(self.task.spec, captured, self.read),
+            version=self.at.version,
+        )
+
+    def erase(self, key: str, record: Kept) -> RowPlan:
+        """A row that had left is deleted; a run that waits because it left still runs."""
+        return replace(self.drop(key, record, "deleted"), runs=False, drops=False)
+
+
+def compare_rows(by: Comparison, rows: Iterable[Found], known: Mapping[str, Kept]) -> list[RowPlan]:
+    """Plans for rows that are unknown or differ from their captured values."""
     plans = list[RowPlan]()
     for row in rows:
         kept = known.get(row.key)
-        if row.key in unread or not _is_meant(task, row, read):
+        if row.key in by.unread or not by.is_meant(row):
             continue
         is_new = kept is None or kept.gone is not None
-        wanted = ("enter" if is_new else "change") in hears(task.spec)
-        if wanted and (kept is None or is_new or not _is_as_kept(task, row, kept, read)):
-            plan = _of_row(task, row, now, read)
+        wanted = ("enter" if is_new else "change") in hears(by.task.spec)
+        if wanted and (kept is None or is_new or not by.is_as_kept(row, kept)):
+            plan = by.run(row)
             if plan.runs or kept is not None:
                 plans.append(plan)
     return plans
 
 
 def compare_records(
-    task: PlannedTask,
-    kept: Mapping[str, Kept],
-    there: Mapping[str, Found],
-    exist: AbstractSet[str],
-    at: Reconciling,
-    unread: AbstractSet[str],
-    now: datetime,
-    read: Read,
+    by: Comparison, kept: Mapping[str, Kept], there: Mapping[str, Found], exist: AbstractSet[str]
 ) -> list[RowPlan]:
     """Plans for records whose rows are gone, or run again though nothing changed.
 
     `there` are rows that the task may be about, `exist` the keys of all rows that exist.
     """
-    plans = list[RowPlan]()
+    plans, spec = list[RowPlan](), by.task.spec
     for key, record in kept.items():
         row = there.get(key)
-        if key in unread:
+        if key in by.unread:
             continue
-        if row is None or not _is_meant(task, row, read):
+        if row is None or not by.is_meant(row):
             gone: Gone = "left" if key in exist else "deleted"
             if record.gone is None:
-                if gone == "deleted" or task.spec.reconciles or not at.audit:
-                    plans.append(_drop(task, key, record, gone, now, read))
-            elif record.change in _GOING and record.change in task.spec.on and _is_reprocessed(record, at):
-                plans.append(replace(_drop_again(task, key, record, gone, now, read), version=at.version))
+                if gone == "deleted" or spec.reconciles or not by.at.audit:
+                    plans.append(by.drop(key, record, gone))
+            elif record.change in _GOING and record.change in spec.on and by.is_reprocessed(record):
+                plans.append(by.drop_again(key, record, gone))
             elif record.gone == "left" and gone == "deleted":
-                plans.append(_erase(task, key, record, now, read))
-        elif (plan := _of_kept(task, row, record, at, now, read)) is not None:
+                plans.append(by.erase(key, record))
+        elif (plan := by.run_again(row, record)) is not None:
             plans.append(plan)
     return plans
 
@@ -142,94 +227,5 @@ def is_found(plan: RowPlan) -> bool:
     return plan.runs or plan.drops
 
 
-def _is_reprocessed(record: Kept, at: Reconciling) -> bool:
-    if record.version >= at.version:
-        return False
-    return at.reprocess == "reprocess_all" or (at.reprocess == "reprocess_failed" and record.state == "failed")
-
-
-def _of_kept(task: PlannedTask, row: Found, record: Kept, at: Reconciling, now: datetime, read: Read) -> RowPlan | None:
-    """A further run of a row that is there, or another time for the one that waits; None if neither is wanted."""
-    again = _is_reprocessed(record, at)
-    if record.gone is not None:
-        return None  # it matches since the filter is a wider one, which is not caught up with
-    if not again and not (at.retimes and record.state is None and not record.running):
-        return None
-    plan = replace(_of_row(task, row, now, read), version=at.version if again else -1)
-    return plan if plan.runs or record.state is None else None
-
-
-def _of_row(task: PlannedTask, row: Found, now: datetime, read: Read) -> RowPlan:
-    """A run of a row as it is now; none if its time is not known."""
-    captured = {} if row.after is None else read_values(row.after)
-    at = due(task.spec, captured, now, read)
-    return RowPlan(
-        task=task.number,
-        key=row.key,
-        runs=at is not None,
-        drops=at is None,
-        change="reconcile",
-        changed_at=now,
-        due_at=at or now,
-        after=row.after,
-        partition=partition_of(task.spec, captured, read),
-    )
-
-
-def _drop(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    kind: Change = "leave" if gone == "left" else "delete"
-    runs = kind in task.spec.on
-    captured = {} if record.after is None else read_values(record.after)
-    return RowPlan(
-        task=task.number,
-        key=key,
-        runs=runs,
-        drops=not runs,
-        change=kind,
-        changed_at=now,
-        due_at=now,
-        before=record.after,
-        partition=partition_of(task.spec, captured, read),
-        gone=gone,
-        forgets_at=forgets_at(task.spec, gone, now),
-    )
-
-
-def _drop_again(task: PlannedTask, key: str, record: Kept, gone: Gone, now: datetime, read: Read) -> RowPlan:
-    captured = record.after if record.after is not None else record.before
-    return replace(
-        _drop(task, key, record, gone, now, read),
-        runs=True,
-        drops=False,
-        change=record.change or "leave",
-        before=record.before,
-        after=record.after,
-        partition=partition_of(task.spec, {} if captured is None else read_values(captured), read),
-    )
-
-
-def _erase(task: PlannedTask, key: str, record: Kept, now: datetime, read: Read) -> RowPlan:
-    """A row that had left is deleted; a run that waits because it left still runs."""
-    return replace(_drop(task, key, record, "deleted", now, read), runs=False, drops=False)
-
-
-def _is_meant(task: PlannedTask, row: Found, read: Read) -> bool:
-    """Whether a row matches, where the database could not say it exactly."""
-    if task.spec.exact or task.condition is None or row.after is None:
-        return True
-    return holds(task.condition, values_of(task, row.after, read))
-
-
-def _is_as_kept(task: PlannedTask, row: Found, kept: Kept, read: Read) -> bool:
-    """Whether nothing has changed that the task hears of: its watched values, and its time."""
-    if row.after == kept.after or row.after is None or task.expressions is None:
-        return True
-    expressions, run_at = task.expressions if "change" in task.spec.on else (), task.spec.run_at
-    if kept.after is None:
-        return False
-    then, now = read_values(kept.after), read_values(row.after)
-    if not {*kinds_of(expressions), *(() if run_at is None else (run_at,))} <= then.keys() & now.keys():
-        return False  # rows that are captured whole may have other columns now, which nobody watches
-    if run_at is not None and then[run_at] != now[run_at]:
-        return False
-    return same(*(read_each(expressions, values_of(task, text, read)) for text in (kept.after, row.after)))
+def _captured(text: str | None) -> Any:
+    return {} if text is None else read_values(text)

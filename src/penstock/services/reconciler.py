@@ -18,7 +18,7 @@ from penstock.dataclass import dataclass
 from penstock.errors import DataError, InputError, PenstockError, TryAgain
 from penstock.observe.logs import event as log_event
 from penstock.reactive.planning import PlannedTask, Read, RowPlan
-from penstock.reactive.reconciling import Found, Reconciling, compare_records, compare_rows, is_found
+from penstock.reactive.reconciling import Comparison, Found, Reconciling, compare_records, compare_rows, is_found
 from penstock.store.nouns.interests import Source
 from penstock.store.nouns.tasks import Move, Progress, TaskRow, Tasks
 from penstock.store.session import Session, reading
@@ -37,12 +37,9 @@ class _Piece:
     """The rows to compare next, in one snapshot."""
 
     session: Session
-    task: PlannedTask
     source: Source
-    at: Reconciling
     limit: int
-    unread: set[str]  # keys of rows with changes that are still to be planned
-    now: datetime
+    by: Comparison
 
 
 _Plans = tuple[list[RowPlan], int, str | None]  # of a piece: for how many rows, and the last one's key if more follow
@@ -140,28 +137,27 @@ class Reconciler:
             if unread is None:
                 return None
             limit = _AUDITED_AT_ONCE if at.audit else _AT_ONCE
-            piece = _Piece(session, task, source, at, limit, unread, now)
+            piece = _Piece(session, source, limit, Comparison(task, at, unread, now, self._read))
             return await (self._compare_rows(piece) if at.part == "rows" else self._compare_records(piece))
 
     async def _compare_rows(self, piece: _Piece) -> _Plans:
-        task, source, limit = piece.task, piece.source, piece.limit
-        if piece.at.after is None:
+        source, limit, by = piece.source, piece.limit, piece.by
+        if by.at.after is None:
             rows = await piece.session.fetch(source.first, [limit])
         else:
-            rows = await piece.session.fetch(source.following, [piece.at.after, limit])
+            rows = await piece.session.fetch(source.following, [by.at.after, limit])
         found = [Found(*row) for *row, place in rows if place == row[0]]  # the key of any other cannot be written
-        known = await self._store.tasks.records(piece.session, task.number, [row.key for row in found])
-        plans = compare_rows(task, found, known, piece.unread, piece.now, self._read)
-        return plans, len(found), rows[-1][3] if len(rows) == limit else None
+        known = await self._store.tasks.records(piece.session, by.task.number, [row.key for row in found])
+        return compare_rows(by, found, known), len(found), rows[-1][3] if len(rows) == limit else None
 
     async def _compare_records(self, piece: _Piece) -> _Plans:
-        task, source, limit, fetch = piece.task, piece.source, piece.limit, piece.session.fetch
-        kept = await self._store.tasks.slice(piece.session, task.number, piece.at.after or "", limit)
+        source, limit, by, fetch = piece.source, piece.limit, piece.by, piece.session.fetch
+        kept = await self._store.tasks.slice(piece.session, by.task.number, by.at.after or "", limit)
         rows = await fetch(source.among, [_array(kept)]) if kept else ()
         there = {row[0]: Found(*row) for row in rows}
         absent = [key for key in kept if key not in there]
         exist = {*there, *(row[0] for row in await fetch(source.keys, [_array(absent)]))} if absent else {*there}
-        plans = compare_records(task, kept, there, exist, piece.at, piece.unread, piece.now, self._read)
+        plans = compare_records(by, kept, there, exist)
         return plans, len(kept), next(reversed(kept)) if len(kept) == limit else None
 
 

@@ -36,7 +36,7 @@ from penstock.transaction.pages import (
 from penstock.transaction.rows import check_count, read_rows
 from penstock.transaction.rules import CallersRule, rule_of
 from penstock.transaction.search import Search, make_search
-from penstock.transaction.segments import Direction, Segment, after, after_until, segment_of, until
+from penstock.transaction.segments import Direction, Order, Segment, segment_of
 from penstock.transaction.transaction import Scope
 from penstock.transaction.words import refuses_other_words
 
@@ -270,9 +270,12 @@ class Scan(Generic[T]):
     def _order(self) -> tuple[str, ...]:
         return self._statements.definition.order_of(self._index)
 
-    @property
-    def _optional(self) -> list[bool]:
-        return [self._statements.definition.column(name).optional for name in self._order]
+    def _ordering(self) -> Order:
+        definition = self._statements.definition
+        columns = [definition.column(name) for name in self._order]
+        # SQLite compares long decimals by value, however they are spelled
+        exact = definition.managed and not any(column.long for column in columns)
+        return Order(self._order, [column.optional for column in columns], self._direction, exact)
 
     def _read_of(self, segment: Segment) -> RangeRead:
         name = self._index.name if self._index else None
@@ -333,7 +336,8 @@ class Scan(Generic[T]):
         place, ascending = len(read.prefix), self._direction == "asc"
         if place == len(read.columns):
             return read
-        optional, value = self._optional[place], self._place_of(row)[place]
+        optional = self._statements.definition.column(read.columns[place]).optional
+        value = self._place_of(row)[place]
         if value is None:  # another program's column may be NULL that is not declared so, and is ordered otherwise
             return replace(read, prefix=(*read.prefix, None)) if ascending and optional else read
         bound = Bound(value, inclusive=True)
@@ -384,7 +388,6 @@ class Scan(Generic[T]):
         return all(predicate(row) for predicate in self._filters)
 
     def _after(self, segment: Segment, row: Row) -> list[Segment]:
-        order = self._order
         if segment.null is not None:
             # a segment of NULLs, or of all that is not NULL: go on inside it
             place = len(segment.prefix)
@@ -394,7 +397,7 @@ class Scan(Generic[T]):
                 bound = Bound(self._place_of(row)[place], inclusive=True)
                 lower, upper = (bound, None) if self._direction == "asc" else (None, bound)
                 segment = segment._replace(lower=lower, upper=upper, null=None)
-        return after(segment, order, self._optional, self._place_of(row), self._direction)
+        return self._ordering().after(segment, self._place_of(row))
 
     def _decode(self, rows: Sequence[Row]) -> Iterable[T]:
         return cast("Iterable[T]", read_rows(self._statements, rows))
@@ -504,12 +507,10 @@ class Scan(Generic[T]):
         # a forged cursor moves inside its query only
         whole = self._segment._replace(within=self._segment)
         if last is END:
-            return after(whole, self._order, self._optional, first, self._direction)
+            return self._ordering().after(whole, first)
         if first == BEGINNING:
-            return until(whole, self._order, self._optional, last, self._direction)
-        definition = self._statements.definition  # SQLite compares long decimals by value, however they are spelled
-        exact = definition.managed and not any(definition.column(name).long for name in self._order)
-        return after_until(whole, self._order, self._optional, first, last, self._direction, exact=exact)
+            return self._ordering().until(whole, last)
+        return self._ordering().after_until(whole, first, last)
 
     def _place_of(self, row: Row) -> list[Any]:
         return self._statements.place_of(row, self._order)

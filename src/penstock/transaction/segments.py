@@ -59,64 +59,59 @@ class Segment(NamedTuple):
         return RangeRead(table, index, order, prefix, self.lower, self.upper, nulls)
 
 
-def after(
-    start: Segment, order: Sequence[str], optional: Sequence[bool], row: Sequence[Any], direction: Direction
-) -> list[Segment]:
-    """The rest of a segment after a row, in order.
+class Order(NamedTuple):
+    """The order in which an index is read. No two rows are equal in all its columns."""
 
-    No two rows are equal in all columns of the order. In a column that may be NULL, that comes before all values.
-    """
-    return [
-        segment
-        for place in range(len(order) - 1, len(start.prefix) - 1, -1)
-        for segment in _beyond(start, place, row, optional, direction)
-    ]
+    columns: tuple[str, ...]
+    optional: Sequence[bool]  # for each column, whether it may be NULL, which comes before all values
+    direction: Direction
+    # whether values that differ here differ in the database too: another program's may compare otherwise
+    exact: bool = True
 
+    def after(self, start: Segment, row: Sequence[Any]) -> list[Segment]:
+        """The rest of a segment after a row, in order."""
+        return [
+            segment
+            for place in range(len(self.columns) - 1, len(start.prefix) - 1, -1)
+            for segment in self.beyond(start, place, row)
+        ]
 
-def until(
-    start: Segment, order: Sequence[str], optional: Sequence[bool], row: Sequence[Any], direction: Direction
-) -> list[Segment]:
-    """The part of a segment up to a row and with it, in order."""
-    back: Direction = "asc" if direction == "desc" else "desc"
-    last = len(order) - 1
-    return [
-        segment
-        for place in range(len(start.prefix), len(order))
-        for segment in reversed(_beyond(start, place, row, optional, back, inclusive=place == last))
-    ]
+    def until(self, start: Segment, row: Sequence[Any]) -> list[Segment]:
+        """The part of a segment up to a row and with it, in order."""
+        back, last = self._replace(direction="asc" if self.direction == "desc" else "desc"), len(self.columns) - 1
+        return [
+            segment
+            for place in range(len(start.prefix), len(self.columns))
+            for segment in reversed(back.beyond(start, place, row, inclusive=place == last))
+        ]
 
+    def after_until(self, whole: Segment, first: Sequence[Any], last: Sequence[Any]) -> list[Segment]:
+        """The part of a segment after a row, up to another and with it, in order."""
+        found: list[Segment] = []
+        for rest in self.after(whole, first):
+            for part in self.until(whole, last):
+                shared = min(len(rest.prefix), len(part.prefix))
+                pairs = zip(first[:shared], last[:shared], strict=True)
+                if first[shared] == last[shared] or (self.exact and not all(starmap(_are_equal, pairs))):
+                    continue  # no row lies in both
+                if (both := _both(rest, part, self.direction)) is not None:
+                    found.append(both)
+        return found
 
-def after_until(
-    whole: Segment,
-    order: Sequence[str],
-    optional: Sequence[bool],
-    first: Sequence[Any],
-    last: Sequence[Any],
-    direction: Direction,
-    *,
-    exact: bool,
-) -> list[Segment]:
-    """The part of a segment after a row, up to another and with it, in order.
-
-    Args:
-        whole: The segment.
-        order: The columns of its order.
-        optional: For each of them, whether it may be NULL.
-        first: The values of the row before the part.
-        last: The values of its last row.
-        direction: The direction of the order.
-        exact: Whether values that differ here differ in the database too: another program's may compare otherwise.
-    """
-    found: list[Segment] = []
-    for rest in after(whole, order, optional, first, direction):
-        for part in until(whole, order, optional, last, direction):
-            shared = min(len(rest.prefix), len(part.prefix))
-            pairs = zip(first[:shared], last[:shared], strict=True)
-            if first[shared] == last[shared] or (exact and not all(starmap(_are_equal, pairs))):
-                continue  # no row lies in both
-            if (both := _both(rest, part, direction)) is not None:
-                found.append(both)
-    return found
+    def beyond(self, start: Segment, place: int, row: Sequence[Any], *, inclusive: bool = False) -> list[Segment]:
+        """The rows of a segment that equal a row up to a place, and come after it there."""
+        prefix, value, within = tuple(row[:place]), row[place], start.within
+        lower, upper = (start.lower, start.upper) if place == len(start.prefix) else (None, None)
+        if value is None:
+            if self.direction == "asc":
+                return [Segment(prefix, null=None if inclusive else False, within=within)]
+            return [Segment(prefix, null=True, within=within)] if inclusive else []
+        bound = Bound(value, inclusive)
+        if self.direction == "asc":
+            return [Segment(prefix, bound, upper, within=within)]
+        below = Segment(prefix, lower, bound, within=within)
+        only_below = lower or upper or not self.optional[place]
+        return [below] if only_below else [below, Segment(prefix, null=True, within=within)]
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -134,29 +129,6 @@ def _both(rest: Segment, part: Segment, direction: Direction) -> Segment | None:
     if len(nulls) > 1 or (True in nulls and bounded):
         return None
     return Segment(rest.prefix, lower, upper, None if bounded else next(iter(nulls), None), rest.within)
-
-
-def _beyond(
-    start: Segment,
-    place: int,
-    row: Sequence[Any],
-    optional: Sequence[bool],
-    direction: Direction,
-    *,
-    inclusive: bool = False,
-) -> list[Segment]:
-    """The rows of a segment that equal a row up to a place, and come after it there."""
-    prefix, value, within = tuple(row[:place]), row[place], start.within
-    lower, upper = (start.lower, start.upper) if place == len(start.prefix) else (None, None)
-    if value is None:
-        if direction == "asc":
-            return [Segment(prefix, null=None if inclusive else False, within=within)]
-        return [Segment(prefix, null=True, within=within)] if inclusive else []
-    bound = Bound(value, inclusive)
-    if direction == "asc":
-        return [Segment(prefix, bound, upper, within=within)]
-    below = Segment(prefix, lower, bound, within=within)
-    return [below] if lower or upper or not optional[place] else [below, Segment(prefix, null=True, within=within)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pydantic_core import to_json
 
 from penstock.cli.data import parse_line, read_creation_time
-from penstock.cli.lines import LineRefused, Lines
+from penstock.cli.lines import Lines, pass_over
 from penstock.cli.snapshots.archive import Snapshot
 from penstock.clock import layout_uuid7
 from penstock.errors import ArgumentsInvalid, ConfigError, ValueInvalid
@@ -127,7 +127,7 @@ class ConvexIds:
                 raise ValueInvalid("it has no _id or no _creationTime.")
             return [old, given.get("internalId"), format_id(prefix, _bits(old, created))]
 
-        for piece in lines.pieces(pair, _pass_over):
+        for piece in lines.pieces(pair, pass_over):
             pairs = [(name, new) for old, older, new in piece.rows for name in (old, older) if isinstance(name, str)]
             self._known.executemany("insert or ignore into known values (?, ?)", pairs)
             if (number := self._table_number(piece.rows[0][0])) >= 0:
@@ -165,7 +165,3 @@ def _bits(old: str, created: float) -> int:
     part = int(created % 1 * 4096)
     chance = part << 62 | int.from_bytes(hashlib.sha256(old.encode()).digest()[:8], "big") >> 2
     return layout_uuid7(milliseconds, chance)
-
-
-def _pass_over(_line: LineRefused) -> None:
-    """Pass over a line without an id, which is refused when the rows are checked."""

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from penstock.app import Backend
 from penstock.calls.run.storage import LAST_ID, read_file, store_bytes
 from penstock.cli.data import creation_milliseconds, parse_line, read_creation_time
-from penstock.cli.lines import LineRefused, show_progress
+from penstock.cli.lines import LineRefused, pass_over, show_progress
 from penstock.cli.snapshots.archive import Snapshot, SnapshotWriter
 from penstock.cli.snapshots.parts import Part
 from penstock.errors import ValueInvalid
@@ -141,7 +141,7 @@ class FileImport(Part):
     async def store(self, *, skip_refused: bool, with_rows: bool) -> None:
         """Store the bytes of files that are not there, each with its row, or for `replace`."""
         with show_progress(self.name, None, size=True) as advance:
-            for number, old, row in self._documents(_pass_over):
+            for number, old, row in self._documents(pass_over):
                 try:
                     await self._store_one(old, row, with_rows=with_rows)
                 except ValueInvalid as error:
@@ -154,7 +154,7 @@ class FileImport(Part):
     async def replace(self, transaction: Transaction) -> None:
         """Add the rows of stored bytes, and delete the files that the snapshot does not have."""
         self.stored, kept = 0, set[str]()
-        for _number, _old, row in self._documents(_pass_over):
+        for _number, _old, row in self._documents(pass_over):
             kept.add(row.id)
             if key := self._keys.get(row.id):
                 await transaction.add_file(replace(row, key=key), claimed=True)
@@ -219,7 +219,3 @@ class FileImport(Part):
         added = replace(row, key=stored.key)
         await self._backend.runner.write(lambda transaction: transaction.add_file(added, claimed=True))
         self.stored += 1
-
-
-def _pass_over(_line: LineRefused) -> None:
-    """Pass over a file that was refused, and counted, when all were checked."""

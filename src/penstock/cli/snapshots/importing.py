@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.app import Backend
 from penstock.cli.confirm import confirm
 from penstock.cli.data import Documents, count_rows, find_table, names_of, statements_of
-from penstock.cli.lines import LineRefused, Piece, Read, load_piece, show_progress
+from penstock.cli.lines import LineRefused, Piece, Read, load_piece, pass_over, show_progress
 from penstock.cli.opening import UNHURRIED, snapshot, with_backend
 from penstock.cli.options import Options
 from penstock.cli.output import print_json, print_table, say
@@ -223,7 +223,7 @@ class _Import:
     async def _append(self, part: _Rows) -> None:
         statements = part.statements
         with self._source.lines(part.name) as lines, show_progress(part.name, lines.size, size=True) as advance:
-            for piece in lines.pieces(part.read, _pass_over):
+            for piece in lines.pieces(part.read, pass_over):
                 stored = await self._backend.runner.write(partial(self._store, part=part, piece=piece))
                 part.stored += stored
                 advance(piece.size)
@@ -264,14 +264,10 @@ class _Import:
         for part in self._parts:
             part.stored = 0
             with self._source.lines(part.name) as lines, show_progress(part.name, lines.size, size=True) as advance:
-                for piece in lines.pieces(part.read, _pass_over):
+                for piece in lines.pieces(part.read, pass_over):
                     part.stored += await self._store(transaction, part, piece)
                     advance(piece.size)
             await advance_numbers(transaction, part.statements)
-
-
-def _pass_over(_line: LineRefused) -> None:
-    """Pass over a row that was refused, and counted, when all rows were checked."""
 
 
 def _component(name: str) -> str:
