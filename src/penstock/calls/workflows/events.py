@@ -134,7 +134,7 @@ class Event(Generic[T]):
     async def _redeem(self, calls: JobCalls, token: str, payload: T) -> bool:
         given = read_token(token)
         store, run, name = calls.engine.store, given.run, self.name
-        begun = await calls.write(lambda one: store.workflows.find_record(run, BEGINNING, one.session))
+        begun = await calls.write(lambda one: store.workflows.find(run, BEGINNING, one.session))
         if begun is None or given.event != self.name:
             raise make_unknown_token()
         if not given.is_sealed_with(Beginning.read(store.encryption.decrypt(begun.outcome or "{}")).secret):

@@ -202,10 +202,11 @@ class Workflows(Noun, queries=("workflows",)):
         async with self._turn:
             return await self._look(query, **values)
 
-    async def find_record(self, run: UUID, number: int, inside: OpenTransaction) -> Record | None:
-        """Find a record of a run, by now; see `find_unfinished`."""
-        found = self._records(await self._ask_by_now(inside, "find_record", run=run, number=number))
-        return next(iter(found), None)
+    async def find(self, run: UUID, number: int, inside: OpenTransaction | None = None) -> Record | None:
+        """Find a record of a run; for a function that holds a connection by now, see `find_unfinished`."""
+        query, asked = "find_record", dict[str, Any](run=run, number=number)
+        rows = await (self._look(query, **asked) if inside is None else self._ask_by_now(inside, query, **asked))
+        return next(iter(self._records(rows)), None)
 
     async def has_key(self, run: UUID, name: str, key: str, inside: OpenTransaction) -> bool:
         """Whether an event with a key was sent to a run, by now; see `find_unfinished`."""
