@@ -12,7 +12,9 @@ from doors.cli_fixtures import HELLO, Console
 
 def test_clients_are_written_where_they_are_wanted_and_checked(console: Console) -> None:
     console.write_bookings()
-    assert "Nothing says where" in console("codegen").err
+    refused = console("codegen").err
+    assert "Nothing says where" in refused
+    assert 'typescript = "FOLDER" to [tool.penstock.codegen] of this folder' in refused
     assert console.ok("codegen", "--out", "all", "--python", "--openapi").err.count("wrote: ") == 2
     assert {path.name for path in (console.folder / "all").iterdir()} == {"api.py", "openapi.json"}
     console.write("penstock.toml", 'app = "bookings"\n[codegen]\ntypescript = "web/api"\npython = "clients"\n')

@@ -49,7 +49,7 @@ def test_all_that_is_written_can_be_read(console: Console, database: str, web: s
             compile(text, name, "exec")
         if name.endswith((".yml", ".yaml")):
             assert importlib.import_module("yaml").safe_load(text)
-    assert ("page/main.jsx" in files) == (react == "react")
+    assert ("page/main.tsx" in files) == (react == "react")
     assert ("compose.yaml" in files) == (database == "postgres")
 
 
@@ -104,7 +104,7 @@ def test_a_terminal_is_asked_for_what_no_option_says(console: Console, monkeypat
     monkeypatch.setattr("penstock.cli.init._can_ask", lambda: True)
     assert console("init", "shop", "--web", "fastapi", stdin=b"mysql\npostgres\nyes\n").code == 0
     places = {str(path.relative_to(console.folder / "shop")) for path in (console.folder / "shop").rglob("*")}
-    assert places >= {"compose.yaml", "web.py", "page/main.jsx"}
+    assert places >= {"compose.yaml", "web.py", "page/main.tsx"}
 
 
 @pytest.mark.long
@@ -137,18 +137,23 @@ def test_a_new_project_passes_its_own_tests_and_checks(
 async def test_one_server_has_the_page_the_functions_and_the_jobs(console: Console, web: str) -> None:
     folder = init(console, "sqlite", web, "react", "shop")
     (folder / "page/node_modules").symlink_to(node_modules() / "node_modules")
+    console.folder = folder
+    assert "not current" not in console.ok("codegen", "--check").err
     built = await asyncio.create_subprocess_exec("npm", "run", "build", cwd=folder / "page", stdout=subprocess.DEVNULL)
     assert await built.wait() == 0
     if web == "django":
         python(folder, "manage.py", "migrate")
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "web:web", "--port", str(port)]
+    module = ["uvicorn", "web:web"] if web != "none" else ["penstock", "dev", "--no-reload"]
+    command = [sys.executable, "-m", *module, "--port", str(port)]
     backend, page = ("/backend" if web == "fastapi" else ""), ("/page/" if web == "django" else "/")
     server = await asyncio.create_subprocess_exec(*command, cwd=folder)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON) as http:
             await until(lambda: answers(http, f"{backend}/readyz"))
             assert "main.js" in (await http.get(page)).text
+            assert (await http.get(f"{page}main.js")).headers["content-type"].startswith("text/javascript")
+            assert (await http.get(f"{page}nothing")).status_code == 404
             added = {"path": "app:add", "args": {"text": "two words"}}
             assert (await http.post(f"{backend}/api/mutation", json=added)).status_code == 200
             await until(lambda: counted(http, f"{backend}/api/query"))

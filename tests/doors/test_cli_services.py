@@ -24,6 +24,7 @@ from programs import stubborn
 from stage.needs import LONG
 from stage.processes import TESTS
 from stage.waits import SOON
+from starlette.exceptions import HTTPException
 
 from penstock import ApplicationError
 from penstock.cli.devlog import DevFormatter
@@ -277,6 +278,11 @@ def test_runs_and_errors_are_told_in_lines_that_fit(
     ran(error=ValueError("full\x1b[2J"))
     event("http.request", method="POST", path="/api/query", function="shop:book", error="unexpected")
     assert shown()[-1].strip() == "ValueError: full␛[2J", "it is told once"
+    ran(error=HTTPException(404))
+    assert [line.strip() for line in shown()[1:]] == ["404: Not Found"]
+    for error in ("", "its token has expired\x1b[2J"):
+        event("socket.closed", client="npm-1.48.0", code=1000, reason="AuthError", error=error, seconds=1.0)
+    assert shown() == ["refused socket    npm-1.48.0  its token has expired␛[2J"]
 
 
 # ----- handlers and clients that do not end

@@ -165,6 +165,18 @@ async def test_wrong_calls_are_told_what_is_wrong(near_door: Door) -> None:
         assert await api.value("query", "count") == 0
 
 
+async def test_a_developer_learns_which_function_he_may_have_meant(near_door: Door) -> None:
+    told = {
+        "hidden": "It is internal: only this program calls it.",
+        "nowhere": "",
+        "Count": "Did you mean 'MODULE:count'?",
+    }
+    async with near_door(dev=True) as api:
+        for name, hint in told.items():
+            found = (await api.error("query", name)).replace("doors.http_fixtures", "MODULE").split("\n")[0]
+            assert found == f"Could not find public function for 'MODULE:{name}'. {hint}".rstrip()
+
+
 async def test_secrets_of_functions_stay_in_the_log(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     async with door() as api:
         within = {"exit", "be canceled", "time out"}  # what an action does without a transaction

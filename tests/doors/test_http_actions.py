@@ -105,6 +105,20 @@ def signature(key: str, *parts: bytes) -> str:
     return hmac.new(key.encode(), b".".join(parts), hashlib.sha256).hexdigest()
 
 
+async def test_a_page_at_the_root_hides_neither_the_dashboard_nor_the_keys() -> None:
+    site = App()
+
+    @site.http("GET", "/{path:path}", access=public)
+    async def page(_ctx: ActionCtx, request: Request) -> Response:
+        return PlainTextResponse(f"page {request.path_params['path']}")
+
+    async with board(site, dev=True, public_url="https://shop.example") as one, one.browser() as browser:
+        for path in ("/", "/main.js", "/.well-known/security.txt"):
+            assert (await browser.get(f"http://127.0.0.1{path}")).text == f"page {path[1:]}"
+        for path in ("/dashboard/", "/docs", "/healthz", "/.well-known/jwks.json", "/.well-known/openid-configuration"):
+            assert not (await browser.get(f"http://127.0.0.1{path}")).text.startswith("page"), path
+
+
 @app.http("POST", "/stripe", access=public)
 async def stripe(ctx: ActionCtx, request: Request) -> Response:
     body, header = await request.body(), request.headers.get("stripe-signature", "")

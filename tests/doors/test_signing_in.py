@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,7 +16,7 @@ from doors.test_serving import served
 from doors.test_socket import closed
 from programs.identities import ADMIN, House, house, provider
 from stage.sockets import SocketClient, socket_client
-from stage.waits import SOON
+from stage.waits import SOON, events, until
 
 from penstock import (
     App,
@@ -112,13 +113,17 @@ async def test_an_administrator_is_the_system_or_acts_as_a_user(sqlite_url: str)
             assert ("The admin token is wrong." in said, what) == (True, [1, True])
 
 
-async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(database_url: str) -> None:
+async def test_a_token_that_is_wrong_or_has_expired_ends_the_connection(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
     async with house(database_url) as one:
         async with one.socket() as client:
             await authenticate(client, "x.y.z")
             said, version, attempted = await refused(client)
             assert (version, attempted) == (0, True)
             assert "no JSON Web Token" in said
+            await until(lambda: said in [facts["error"] for facts in events(caplog, "socket.closed")])
         async with one.socket() as client, one.socket() as caller, one.socket() as writer:
             for socket in (client, caller, writer):
                 expires_at = one.test.clock.now() + (3600 if socket is writer else 60) * SECOND

@@ -35,7 +35,7 @@ async def board_is_live(url: str) -> None:
         answers = [events(stream) for stream in streams]
         for one in answers:
             assert url not in (await anext(one))["value"]
-        clients = [await stack.enter_async_context(socket_client(url, "board")) for _ in "123"]
+        clients = [await stack.enter_async_context(socket_client(url, "board", origin=url)) for _ in "123"]
         for client in clients:
             await client.connect()
             await client.watch(0, "read")

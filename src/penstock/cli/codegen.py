@@ -57,7 +57,8 @@ def command(options: Options, out: str | None, chosen: tuple[str, ...], check: b
     places = {language: place for language, place in places.items() if language in (chosen or _WRITERS)}
     if not places:
         raise ConfigError(
-            "Nothing says where to write.", fix='Add --out FOLDER, or python = "FOLDER" to [tool.penstock.codegen].'
+            "Nothing says where to write.",
+            fix='Add --out FOLDER, or typescript = "FOLDER" to [tool.penstock.codegen] of this folder.',
         )
     if not watch:
         return _write(options, places, check=check)

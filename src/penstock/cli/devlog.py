@@ -17,6 +17,7 @@ from textwrap import indent
 from typing import Any
 
 import click
+from starlette.exceptions import HTTPException
 
 from penstock.cli.failure import in_colour, place_of, style
 from penstock.cli.opening import TextFormatter, set_up_logs
@@ -61,16 +62,18 @@ class DevFormatter(TextFormatter):
             return record.exc_info is None or record.exc_info[1] is not self._failed
         if name == "call.refused" and self._failed is not None and facts["error"] == str(self._failed):
             return False
-        return name != "job.failed" and record.levelno >= logging.WARNING
+        is_refused = name == "socket.closed" and facts["error"]  # such as for its token
+        return bool(is_refused) or (name != "job.failed" and record.levelno >= logging.WARNING)
 
     def format(self, record: logging.LogRecord) -> str:
         name, facts = getattr(record, "event", ""), getattr(record, "facts", {})
         time = style(f"{self.formatTime(record, '%H:%M:%S')} ", dim=True)
         if name == "schema.applied":
             return f"{time}{schema_summary(facts)}"
-        if name == "http.request" and not self._verbose:
-            asked = visible_line(facts.get("function") or facts["path"])
-            return f"{time}{style('refused', fg='red')} {facts['method']:9} {asked}  {facts['error']}"
+        if name in {"http.request", "socket.closed"} and not self._verbose:
+            asked = facts.get("function") or facts.get("path") or facts["client"]
+            told = visible_line(f"{facts.get('method', 'socket'):9} {asked}  {facts['error']}")
+            return f"{time}{style('refused', fg='red')} {told}"
         if name == "practice.broken" and not self._verbose:
             return time + self._practice(facts)
         if name == "outbox.failed" and not self._verbose and self._has_told(facts):
@@ -126,6 +129,8 @@ class DevFormatter(TextFormatter):
     def _error_text(self, error: BaseException) -> str:
         if self._verbose:
             return trace_text(error)
+        if isinstance(error, HTTPException):
+            return str(error)
         if isinstance(error, PenstockError):
             where = place_of(error).removeprefix(f"{Path.cwd()}{os.sep}")
             return error_text(error) + (f"\n  at {where}" if where else "")

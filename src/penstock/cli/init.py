@@ -47,9 +47,7 @@ def command(_options: Options, folder: Path, *, postgres: bool | None, web: str 
         if react is None:
             react = _ask("A page in React?", ("no", "yes")) == "yes"
     framework = "penstock" if web in {None, "none"} else str(web)
-    plain = framework == "penstock" and not react
     chosen = ["postgres" if postgres else "sqlite", framework, "react" if react else "pageless"]
-    chosen.append("plain" if plain else "web")
     extras = ["dashboard", "migrations", *(["postgres"] if postgres else [])]
     wanted = requirement(*extras)
     written = _texts(chosen, {"name": name, "requirement": wanted})
@@ -67,7 +65,8 @@ def command(_options: Options, folder: Path, *, postgres: bool | None, web: str 
     if " @ file:" in wanted:
         say(f"pyproject.toml requires {wanted}. Docker and CI cannot read that: name an address there that they can.")
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
-    start = f"{enter}penstock dev" if plain and not postgres else f"see {folder / 'README.md'}"
+    runs_at_once = framework == "penstock" and not react and not postgres
+    start = f"{enter}penstock dev" if runs_at_once else f"see {folder / 'README.md'}"
     say(f"{amount(len(written), 'file')} written. Start the app: {start}")
 
 

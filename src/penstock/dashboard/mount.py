@@ -67,7 +67,9 @@ def dashboard_routes(opening: Opening) -> Sequence[BaseRoute]:
         Route("/{path:path}", dashboard.not_found),
     ]
     below = Mount("/dashboard", app=_with_headers(Router(routes, redirect_slashes=False)))
-    first = [Route("/", _to_overview)] if opening.config.dev else []  # which `penstock dev` prints, and people follow
+    has_page = bool(opening.app.registry.http.methods("/"))  # the program's own
+    # `penstock dev` prints the address without a path, and people follow it
+    first = [Route("/", _to_overview)] if opening.config.dev and not has_page else []
     return [*first, Route("/dashboard", _to_overview), below]
 
 

@@ -87,6 +87,7 @@ class HttpAction(ActionFunction[C, P, R, X]):
         raise ContextError(f"{self.name} is an HTTP action, and only requests call it.", fix=_INSTEAD)
 
 
+_KEYS = frozenset({"/.well-known/jwks.json", "/.well-known/openid-configuration"})
 _INSTEAD = "Declare an action that does the work, and call it from both."
 
 
@@ -146,7 +147,9 @@ class HttpActions:
     def _of(self, path: str) -> Iterator[dict[str, HttpAction[Any, ..., Any, Any]]]:
         if path in self._exact:
             yield self._exact[path]
-        yield from (of_path for prefix, of_path in self._prefixes.items() if path.startswith(prefix))
+        for prefix, of_path in self._prefixes.items():
+            if path.startswith(prefix) and (prefix != "/" or path not in _KEYS):  # a page does not hide the keys
+                yield of_path
 
     def __iter__(self) -> Iterator[HttpAction[Any, ..., Any, Any]]:
         for of_path in (*self._exact.values(), *self._prefixes.values()):

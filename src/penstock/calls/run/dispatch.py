@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
 
@@ -169,8 +170,8 @@ class Dispatch:
         """The function to call; `FunctionNotFound` if this caller has none of this name, or it is of another kind."""
         function = self._runner.engine.registry.find(path)
         if function is None or not (function.public or internal):
-            fix = "Name it as module:function, with a colon." if path.endswith(":default") else ""
-            raise FunctionNotFound(f"Could not find public function for '{path}'.", fix=fix, path=path)
+            what = f"Could not find public function for '{path}'."
+            raise FunctionNotFound(what, fix=self._hint(path, function), path=path)
         if kind is not None and function.kind is not kind:
             raise FunctionNotFound(
                 f"'{path}' is {function.kind.with_article}, and was called as {kind.with_article}.",
@@ -178,6 +179,19 @@ class Dispatch:
                 path=path,
             )
         return function
+
+    def _hint(self, path: str, hidden: AnyFunction | None) -> str:
+        """Say how to name a function. With `dev` also what the caller may have meant."""
+        if path.endswith(":default"):
+            return "Name it as module:function, with a colon."
+        if not self._config.dev:
+            return ""
+        if hidden is not None:
+            return "It is internal: only this program calls it."
+        public = [function.name for function in self._runner.engine.registry if function.public]
+        names = {name.rpartition(":")[2]: name for name in public}
+        close = get_close_matches(path.rpartition(":")[2], names, 1, cutoff=0.75)
+        return f"Did you mean '{names[close[0]]}'?" if close else ""
 
     async def call(
         self,

@@ -148,6 +148,7 @@ class Socket:
             client=self._client.name[:100],
             code=end.code,
             reason=end.reason,
+            error=end.error,
             seconds=seconds,
             request_id=self._request_id,
         )
@@ -553,7 +554,7 @@ def _time_of(text: str | None) -> int:
 
 
 def _refusal(error: Unauthenticated, base_version: int, *, attempted: bool) -> HangUp:
-    return HangUp(LEFT, "AuthError", sockets.auth_error(str(error), base_version, attempted=attempted))
+    return HangUp(LEFT, "AuthError", sockets.auth_error(str(error), base_version, attempted=attempted), str(error))
 
 
 def _bad(text: str) -> HangUp:
