@@ -121,7 +121,7 @@ class Comparison:
 
     def run(self, row: Found) -> RowPlan:
         """A run of a row as it is now; none if its time is not known."""
-        captured = _captured(row.after)
+        captured = _read_captured(row.after)
         at = due(self.task.spec, captured, self.now, self.read)
         return RowPlan(
             task=self.task.number,
@@ -157,13 +157,13 @@ class Comparison:
             changed_at=self.now,
             due_at=self.now,
             before=record.after,
-            partition=partition_of(self.task.spec, _captured(record.after), self.read),
+            partition=partition_of(self.task.spec, _read_captured(record.after), self.read),
             gone=gone,
             forgets_at=forgets_at(self.task.spec, gone, self.now),
         )
 
     def drop_again(self, key: str, record: Kept, gone: Gone) -> RowPlan:
-        captured = _captured(record.after if record.after is not None else record.before)
+        captured = _read_captured(record.after if record.after is not None else record.before)
         return replace(
             self.drop(key, record, gone),
             runs=True,
@@ -227,5 +227,5 @@ def is_found(plan: RowPlan) -> bool:
     return plan.runs or plan.drops
 
 
-def _captured(text: str | None) -> Any:
+def _read_captured(text: str | None) -> Any:
     return {} if text is None else read_values(text)
