@@ -12,7 +12,7 @@ from programs import ledger
 from programs.ledger import calls_are_kept, finished, hear_again
 from stage.databases import administrator, end_all_connections
 from stage.postgres import Moment, Proxy, Server, server
-from stage.waits import SOON, until
+from stage.waits import SOON, events, until
 
 from penstock import App, Backend, MutationCtx, QueryCtx, Table
 from penstock.clock import SystemClock
@@ -111,6 +111,33 @@ async def test_a_connection_lost_between_two_writes_costs_a_job_one_more_run(pos
         goes_on.set()
         await finished(backend, 1)
         assert await backend.run_query(read_lines) == [1, 2, 1, 2]
+
+
+losses: list[Any] = []  # administrators' connections, by which a run loses its own
+ending: list[Any] = []
+
+
+@app.internal_mutation
+async def lose(ctx: MutationCtx) -> None:
+    await ctx.db.insert(Line(number=1))
+    if losses:
+        ending.append(losses.pop())
+        await end_all_connections(ending[0])
+        ending.clear()
+    await ctx.db.insert(Line(number=2))
+
+
+async def test_a_job_that_loses_its_connection_again_and_again_goes_on_and_says_so(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with app.open(postgres_url, services=("worker",)) as backend, administrator(postgres_url) as admin:
+        losses[:] = [admin] * 4
+        await backend.scheduler.run_after(timedelta(0), lose)
+        await until(lambda: not losses and not ending)  # until then looks for its end lose their connection, too
+        await finished(backend, 1)
+        assert await backend.run_query(read_lines) == [1, 2]
+    lost = [one for one in events(caplog, "call.lost") if one["function"].endswith(":lose")]
+    assert [one["attempts"] for one in lost] == [4]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -7,6 +7,7 @@ has the transactions that penstock itself needs, outside of functions.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -19,6 +20,7 @@ from penstock.clock import Clock
 from penstock.errors import Conflict, DatabaseBusy, DatabaseFull, DatabaseUnavailable, TryAgain
 from penstock.jobs.job import NewJob
 from penstock.jobs.retry import Exponential, backoff
+from penstock.observe.logs import event as log_event
 from penstock.observe.timing import Mark, current_spent, time_step
 from penstock.store.session import EVERY_QUEUE, QUEUES, Session
 from penstock.transaction.commit import commit
@@ -28,6 +30,7 @@ R = TypeVar("R")
 
 _CONFLICT = Exponential(initial_backoff=0.005, base=2.0, max_backoff=1.0)
 _PENSTOCK = "penstock"  # what is tried, if it is no function
+_TOLD = 4  # lost attempts from which on each doubling is logged
 
 _LESS = 0.5
 _MORE, _MORE_QUEUED = 0.05, 0.01
@@ -138,6 +141,8 @@ class Tries:
             return False
         if conflicts:
             self._engine.journal.note_conflict(self._what)
+        elif isinstance(error, DatabaseUnavailable) and self.number >= _TOLD and self.number.bit_count() == 1:
+            log_event("call.lost", logging.WARNING, function=self._what, attempts=self.number, error=error)
         if not (conflicts and self._turn is not None and self._turn.queue is not None):  # there it waits instead
             await pause(self._engine.machine, self.number)
         if self._spent is not None and self._mark is not None:
