@@ -241,6 +241,49 @@ async def test_uploads_at_once_are_limited(database_url: str, monkeypatch: pytes
         assert (await upload(test)).status_code == 200
 
 
+async def test_one_of_two_uploads_by_a_single_use_url_wins(database_url: str, tmp_path: Path) -> None:
+    both, place = asyncio.Barrier(2), str(tmp_path / "files")
+
+    async def waiting() -> AsyncIterator[bytes]:
+        yield TEXT
+        await both.wait()
+
+    async with TestApp(app, database_url, files=place) as test:
+        url = await ask(test, single_use=True)
+        answers = await asyncio.gather(*(test.http.post(url, content=waiting()) for _ in range(2)))
+        lost, won = sorted(answers, key=lambda answer: "storageId" in answer.json())
+        assert (won.status_code, lost.status_code, lost.json()["code"]) == (200, 401, "StorageTokenUsed")
+        assert sorted(bytes_in(place)) == await keys_of(test)
+        assert len(await keys_of(test)) == 1
+
+
+async def test_refused_uploads_give_their_places_back(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield TEXT
+        yield TEXT
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield TEXT
+        raise OSError("gone")
+
+    monkeypatch.setattr(door, "_MOST_UPLOADS", 1)
+    place = str(tmp_path / "files")
+    async with TestApp(app, database_url, files=place) as test:
+        url = await ask(test, max_bytes=len(TEXT))
+        for content, headers, code in (
+            (parts(), {}, "RequestTooLarge"),  # in parts, without a length
+            (parts(), {"content-length": "1"}, "RequestTooLarge"),  # with a wrong one
+            (TEXT, {"digest": "sha-256=" + "A" * 43 + "="}, "Sha256Mismatch"),
+        ):
+            answer = await test.http.post(url, content=content, headers=headers)
+            assert answer.json()["code"] == code
+        assert (await test.http.post(url, content=broken())).status_code == 500
+        assert bytes_in(place) == {}
+        assert (await test.http.post(url, content=TEXT)).status_code == 200
+
+
 async def test_a_silent_client_is_cut_off(database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def silent() -> AsyncIterator[bytes]:
         yield b"x" * 6_000_000

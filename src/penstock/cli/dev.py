@@ -28,6 +28,7 @@ from uuid import UUID
 
 import click
 
+from penstock.api.outbox.views import look_at
 from penstock.app import App
 from penstock.cli.codegen import Places, project_places, sources_in, stale_files, write_files
 from penstock.cli.devlog import set_up_dev_logs
@@ -39,7 +40,7 @@ from penstock.cli.options import Options, pass_options
 from penstock.cli.output import say
 from penstock.cli.program import find_program, load_app
 from penstock.cli.watch import AGAIN, Watch, check_saved, start_again
-from penstock.clock import secret
+from penstock.clock import SystemClock, secret
 from penstock.config import Config
 from penstock.distribution import __version__, install
 from penstock.errors import ArgumentsInvalid, ConfigError, UsageError
@@ -307,6 +308,7 @@ async def rename_columns(app: App, config: Config) -> None:
     async with open_store(app, config) as store:
         if not await store.catalog.list_migrations():
             return  # the database is new
+        await store.open(look=True)
         for change in await differences(store, app.definitions()):
             taken = set[str]()  # nobody is asked twice for one field
             for old in change.gone:
@@ -318,6 +320,8 @@ async def _rename_column(store: Store, change: Difference, old: str, taken: set[
         if new in taken:
             continue
         where = f"{change.table}.{old}"
+        for outbox in await _find_behind(store, change.table):
+            say(f"Outbox {outbox} still has changes with {old}. Once it is renamed, they fail: skip them then.")
         if click.confirm(f"{where} is not declared any more, and {new} is new. Rename the column to {new}?", err=True):
             table, column, name = map(store.dialect.quote, (change.table, old, new))
             async with store.catalog.lock() as lock:
@@ -325,3 +329,10 @@ async def _rename_column(store: Store, change: Difference, old: str, taken: set[
             say(f"renamed: {where} is {new} now, with its values.")
             taken.add(new)
             return
+
+
+async def _find_behind(store: Store, table: str) -> list[str]:
+    """The outboxes that have changes of a table to deliver, which were captured with the old names of columns."""
+    rows = [row for row in await store.outboxes.list() if row.plan.source == table]
+    found = await look_at(store, rows, SystemClock().now(), lambda _name: None, most=1)
+    return [one.name for one in found if one.messages]

@@ -21,7 +21,7 @@ from penstock.dataclass import dataclass
 from penstock.errors import DeclarationError, ValueInvalid
 from penstock.search.index import ColumnIndex
 
-VERSION = "1"  # of the stored form
+VERSION = "2"  # of the stored form
 _DECIMALS = 6
 MIN_DIMENSIONS, MAX_DIMENSIONS = 2, 4096
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from datetime import datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
@@ -15,10 +14,9 @@ from penstock.reactive.signature import read_signature
 from penstock.schema.fields import Kind
 from penstock.store.sql.values import decode_stored
 from penstock.store.sqlite.dialect import SQLITE, read_spelled
+from penstock.store.sqlite.vectors import CoarselyNearest, Nearest
 from penstock.values import EPOCH
 
-_VECTORS_AT_ONCE = 128  # so that they stay in the processor's cache
-_NEAR = 1e-5  # scores of 32-bit floats differ by less from the exact ones
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
@@ -27,6 +25,7 @@ def register_functions(connection: sqlite3.Connection) -> None:
     connection.create_collation("penstock_decimal", compare_decimals)
     connection.create_aggregate("penstock_decimal_sum", 1, DecimalSum)  # type: ignore[arg-type]  # stub wants ints
     connection.create_aggregate("penstock_nearest", 4, Nearest)  # type: ignore[arg-type]  # stub wants ints
+    connection.create_aggregate("penstock_near", 4, CoarselyNearest)  # type: ignore[arg-type]  # stub wants ints
     connection.create_function("penstock_wide_integer", 2, wide_integer, deterministic=True)
     connection.create_function("penstock_bytes", 1, bytes.fromhex, deterministic=True)
     connection.create_function("penstock_given", 1, read_spelled, deterministic=True)
@@ -93,41 +92,3 @@ class DecimalSum:
     def finalize(self) -> str | None:
         """The sum as text."""
         return None if self._sum is None else str(self._sum)
-
-
-class Nearest:
-    """Finds the vectors with the greatest products with another one; as JSON their numbers, with ties and near ones."""
-
-    def __init__(self) -> None:
-        self._numbers = list[int]()
-        self._piece = list[bytes]()
-        self._scores = list[Any]()  # arrays of numpy
-        self._wanted = (b"", 0)
-
-    def step(self, number: int, vector: bytes, wanted: bytes, count: int) -> None:
-        """Add one."""
-        self._numbers.append(number)
-        self._piece.append(vector)
-        if len(self._piece) == _VECTORS_AT_ONCE:
-            self._multiply(wanted)
-        self._wanted = wanted, count
-
-    def finalize(self) -> str:
-        """The numbers as JSON."""
-        wanted, count = self._wanted
-        if len(self._numbers) <= count:
-            return json.dumps(self._numbers)
-        import numpy as np  # noqa: PLC0415 - only programs with vectors need it
-
-        self._multiply(wanted)
-        scores = np.concatenate(self._scores)
-        least = np.partition(scores, -count)[-count] - _NEAR
-        return json.dumps([self._numbers[place] for place in np.flatnonzero(scores >= least)])
-
-    def _multiply(self, wanted: bytes) -> None:
-        import numpy as np  # noqa: PLC0415 - only programs with vectors need it
-
-        if self._piece:
-            vectors = np.frombuffer(b"".join(self._piece), "<f4").reshape(len(self._piece), -1)
-            self._scores.append(vectors @ np.frombuffer(wanted, "<f4"))
-            self._piece.clear()
