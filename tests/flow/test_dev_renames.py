@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import pytest
-from penstock.cli.renames import rename_columns
 
 from penstock import (
     App,
@@ -21,6 +20,7 @@ from penstock import (
     Table,
     VectorIndex,
 )
+from penstock.cli.dev import rename_columns
 from penstock.testing import TestApp
 from penstock.testing.app import MessagesFailed
 
