@@ -290,7 +290,7 @@ async def test_a_request_finds_its_action_and_nothing_else_does(database_url: st
         assert "Could not find" in (await test.http.post("/api/action", json=by_name)).text
     async with board(app, database_url) as seen_there:
         listed = await seen_there.here.get("/functions")
-        assert "<td>GET /files/exact</td>" in listed.text
+        assert '<td class="name">GET /files/exact<br>' in listed.text
     async with TestApp(app, database_url, cors_origins="https://page.example") as test:
         asks = {"origin": "https://page.example", "access-control-request-method": "GET"}
         assert (await test.http.options("/me", headers=asks)).headers["access-control-allow-origin"] == asks["origin"]

@@ -155,9 +155,9 @@ class Socket:
         # What it has called goes on: the client asks for it again when it is back.
         await self._calls.finish()
 
-    def hang_up(self, code: int = GOING_AWAY, reason: str = "Shutdown", last: bytes = b"") -> None:
+    def hang_up(self, code: int = GOING_AWAY, reason: str = "Shutdown", last: bytes = b"", error: str = "") -> None:
         if not self._end.done():
-            self._end.set_result(HangUp(code, reason, last))
+            self._end.set_result(HangUp(code, reason, last, error))
 
     async def _close(self, end: HangUp) -> None:
         with suppress(OSError, RuntimeError, WebSocketDisconnect):  # it has left
@@ -200,9 +200,9 @@ class Socket:
 
     def _hang_up_for(self, error: Exception) -> None:
         if isinstance(error, HangUp):
-            if error.error:
+            if error.code == BAD_REQUEST:
                 tell_bad(self._client.name, error.error)
-            self.hang_up(error.code, error.reason, error.last)
+            self.hang_up(error.code, error.reason, error.last, error.error)
         elif isinstance(error, WebSocketDisconnect | OSError) and not isinstance(error, TimeoutError):
             self.hang_up(LEFT, "left")
         elif isinstance(error, TimeoutError):
