@@ -62,8 +62,8 @@ class DevFormatter(TextFormatter):
             return record.exc_info is None or record.exc_info[1] is not self._failed
         if name == "call.refused" and self._failed is not None and facts["error"] == str(self._failed):
             return False
-        is_refused = name == "socket.closed" and facts["reason"] == "AuthError"
-        return is_refused or (name != "job.failed" and record.levelno >= logging.WARNING)
+        is_refused = name == "socket.closed" and facts["reason"] == "AuthError" and facts["error"]
+        return bool(is_refused) or (name != "job.failed" and record.levelno >= logging.WARNING)
 
     def format(self, record: logging.LogRecord) -> str:
         name, facts = getattr(record, "event", ""), getattr(record, "facts", {})
